@@ -1,0 +1,1 @@
+"""What the kernels cost: cost-model figures, host cost, and the harness for an NPU."""

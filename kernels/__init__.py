@@ -1,0 +1,1 @@
+"""Device code: one file per scenario kernel, each with its own @pypto.frontend.jit."""

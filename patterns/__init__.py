@@ -1,0 +1,1 @@
+"""Pattern cards and the code they describe, to be embedded in a kernel."""
