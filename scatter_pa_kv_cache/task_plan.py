@@ -1,0 +1,122 @@
+"""Plans of the compressed scenarios, whose items are tasks, one for each (sequence, head): 3, 4 and 5."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import pad
+
+from .arguments import Arguments
+from .carriers import carry, token_rows
+from .data_rules import read_index_data
+from .errors import TilingError
+from .kernels.side import Side
+from .kernels.tiling import UNIFIED_BUFFER_BYTES, choose_tiling
+from .layout import RowLayout, row_layout
+from .plans import Items, KernelPlan, SidePlan, cover_pair, kernel_of, side_parameters
+from .rules import Choice
+
+_NAMES = ("key", "value")
+_INTEGERS_OF_32_BITS = ("int32", "uint32")
+
+
+@dataclass(frozen=True)
+class TaskPlan(KernelPlan):
+    """Runs of a (sequence, head)'s tokens go to runs of slots from ``slot_mapping[task]`` on."""
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        return self._tensors(self.arguments.slot_mapping, tuple(plan.cache for plan in self.sides))
+
+    def items(self) -> Items:
+        data = read_index_data(self.arguments, self.choice)
+        capacity = _capacity(self.sides[0].cache)
+        numbers = torch.nonzero((data.rows > 0) & (data.slots < capacity)).flatten()
+        slots = data.slots[numbers]
+        return Items(numbers, slots, torch.minimum(data.rows[numbers], capacity - slots))
+
+    def part(
+        self, numbers: torch.Tensor, slots: torch.Tensor, caches: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, ...]:
+        some = torch.full((self.arguments.slot_mapping.numel(),), -1, dtype=slots.dtype)
+        some[numbers] = slots
+        return self._tensors(some, caches)
+
+    def _tensors(self, slots: torch.Tensor, caches: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        arguments = self.arguments
+        parameters = dict(self.kernel.arguments)
+        seq_lens = _int32(arguments.seq_lens)
+        longest = self.sides[0].source.shape[0]
+        if arguments.key.dim() == 4:
+            longest = arguments.key.shape[1]
+            starts = torch.arange(len(seq_lens), dtype=torch.int32, device=seq_lens.device) * longest
+        else:
+            starts = seq_lens.cumsum(0, dtype=torch.int32) - seq_lens
+        scalars = [_int32(slots), _int32(arguments.compress_lens)]
+        if self.choice.module != "alibi":
+            offset = arguments.compress_seq_offset
+            scalars.append(_int32(arguments.compress_lens if self.choice.scatter_mode == "Alibi" else offset))
+        scalars += [seq_lens, starts]
+        if "mean_dtype" in parameters:
+            scalars.append(scalars[1].view(-1, 1).to(getattr(torch, parameters["mean_dtype"])))
+        rows = [
+            _slot_rows(plan.layout, cache, longest, parameters["index_dtype"])
+            for plan, cache in zip(self.sides, caches, strict=True)
+        ]
+        return (*scalars, *(plan.source for plan in self.sides), *rows, *cover_pair(self.sides, caches))
+
+
+def _int32(tensor: torch.Tensor | None) -> torch.Tensor:
+    """An index tensor as the kernel's control flow reads it: flat and int32."""
+    assert tensor is not None, "rules K and G"
+    return tensor.reshape(-1).to(torch.int32)
+
+
+def _capacity(cache: torch.Tensor) -> int:
+    return cache.shape[0] * cache.shape[1]
+
+
+def _slot_rows(layout: RowLayout, cache: torch.Tensor, longest: int, dtype: str) -> torch.Tensor:
+    """The cache row of every slot and group, [G, cap + longest]: -1 past the cache, so that a run stops at its end."""
+    slots = torch.arange(_capacity(cache), dtype=getattr(torch, dtype), device=cache.device)
+    rows = layout.index(slots).view(-1, layout.groups).t().contiguous()
+    return pad(rows, (0, longest), value=-1)
+
+
+def make_task_plan(arguments: Arguments, choice: Choice, run_mode: str) -> TaskPlan:
+    """Raises TilingError where the kernel's 32-bit scalars cannot count the slots."""
+    if _capacity(arguments.key_cache) > 2**31 - 1:
+        raise TilingError(
+            f"key_cache has {_capacity(arguments.key_cache)} slots; the compressed scenarios count slots in 32 bits, "
+            f"so it must have at most {2**31 - 1}",
+            "layout",
+        )
+    averaged = choice.scatter_mode == "Rope"
+    sides = tuple(_side_plan(arguments, name, averaged) for name in _NAMES)
+    index_dtype = "int64" if any(plan.layout.num_rows > 2**31 - 1 for plan in sides) else "int32"
+    longest = arguments.key.shape[1] if arguments.key.dim() == 4 else arguments.key.shape[0]
+    tiling = choose_tiling(
+        num_tokens=longest,
+        row_bytes=max(plan.side.row * plan.cache.element_size() for plan in sides)
+        + (4 * sides[0].side.row if averaged else 0),
+        index_bytes=8 if index_dtype == "int64" else 4,
+    )
+    parameters: dict[str, object] = {**side_parameters(_NAMES, sides), "heads": arguments.key.shape[-2]}
+    if choice.module == "compress_4d":
+        parameters["scatter_mode"] = choice.scatter_mode
+    parameters["index_dtype"] = index_dtype
+    if choice.module in ("compress_4d", "rope"):
+        parameters["mean_dtype"] = "int32" if arguments.key_dtype in _INTEGERS_OF_32_BITS else "float32"
+    parameters |= {"tile": tiling.tokens, "nbuffer": tiling.nbuffer}
+    return TaskPlan(arguments, run_mode, choice, kernel_of(choice.module, parameters), tiling.tokens, sides)
+
+
+def _side_plan(arguments: Arguments, name: str, averaged: bool) -> SidePlan:
+    source, cache = getattr(arguments, name), getattr(arguments, f"{name}_cache")
+    dtype: str = getattr(arguments, f"{name}_dtype")
+    if not averaged:
+        source, cache = carry(source, cache)
+        dtype = str(cache.dtype).removeprefix("torch.")
+    rows, column = token_rows(source.flatten(0, -3))
+    layout = row_layout(f"{name}_cache", "Norm", cache, UNIFIED_BUFFER_BYTES // 12 // cache.element_size())
+    return SidePlan(rows, cache, layout, Side(dtype, layout.row, layout.groups, rows.shape[1], column))
