@@ -102,24 +102,41 @@ def write_mean(targets, head, first, slot, window, divisors, task, tile):
     """Write the mean of ``window`` tokens of ``head`` from token ``first`` on to ``slot``; nothing where window is 0.
 
     Sums in the dtype of divisors [B*H, 1], the windows (fp32, or int32 for 32-bit integers), tile after tile; one
-    division; floats are rounded to nearest even, integers towards zero.
+    division; floats are rounded to nearest even, integers towards zero. The rows of a tile are added in the order of
+    ``pypto.sum``, which is not ascending: a mean may be off by an ulp.
     """
-    total_dtype = divisors.dtype
     for target in targets:
-        dtype, row = target.source.dtype, target.side.row
-        rounding = (
-            pypto.CastMode.CAST_TRUNC if target.side.dtype.lstrip("u").startswith("int") else pypto.CastMode.CAST_RINT
-        )
         for group in range(target.side.groups):
-            total = pypto.tensor([1, row], total_dtype, "total")
+            total = pypto.tensor([1, target.side.row], divisors.dtype, "total")
             for number in pypto.loop((window + tile - 1) // tile, name="window", idx_name="number", unroll_list=[1]):
                 done = number * tile
                 rows = target.tokens(head, group, first + done, (window - done).min(tile), tile)
-                part = pypto.sum(rows if dtype == total_dtype else pypto.cast(rows, total_dtype), 0, True)
+                part = pypto.sum(to_numbers(rows, target.side, divisors.dtype), 0, True)
                 if pypto.cond(pypto.is_loop_begin(number)):
                     total[:] = part
                 else:
                     total[:] = total + part
                 if pypto.cond(pypto.is_loop_end(number)):
                     mean = total / pypto.view(divisors, [1, 1], [task, 0])
-                    target.write(mean if dtype == total_dtype else pypto.cast(mean, dtype, rounding), group, slot, 1, 1)
+                    target.write(from_numbers(mean, target.side, rows.dtype), group, slot, 1, 1)
+
+
+def to_numbers(rows, side, dtype):
+    """Rows of a carrier as the numbers they stand for; an unsigned type arrives as the signed one of its width."""
+    numbers = rows if rows.dtype == dtype else pypto.cast(rows, dtype)
+    if side.wraps:
+        numbers = numbers + pypto.minimum(pypto.maximum(numbers * -1.0, 0.0), 1.0) * side.wraps
+    return numbers
+
+
+def from_numbers(numbers, side, dtype):
+    """The inverse of :func:`to_numbers`, rounding: integers towards zero, floats to nearest even."""
+    if numbers.dtype == dtype:
+        return numbers
+    if not side.is_integer:
+        return pypto.cast(numbers, dtype, pypto.CastMode.CAST_RINT)
+    whole = pypto.cast(pypto.cast(numbers, pypto.DT_INT32, pypto.CastMode.CAST_TRUNC), pypto.DT_FP32)
+    if side.wraps:
+        above = pypto.minimum(pypto.maximum(whole - (side.wraps / 2 - 1), 0.0), 1.0)
+        whole = whole - above * side.wraps
+    return pypto.cast(whole, dtype, pypto.CastMode.CAST_TRUNC)

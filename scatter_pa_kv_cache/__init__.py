@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         SimulationError,
         TilingError,
     )
+    from .indexing import RowIndex, row_index
 
 __version__ = "0.1.0"
 
@@ -23,17 +24,21 @@ __all__ = [
     "DataError",
     "InvalidParameterError",
     "NullPointerError",
+    "RowIndex",
     "ScatterPaKvCacheError",
     "ScatterPaKvCacheWarning",
     "SimulationError",
     "TilingError",
     "plan",
+    "row_index",
     "scatter_pa_kv_cache",
 ]
+
+
+_HOMES = {"plan": "api", "scatter_pa_kv_cache": "api", "RowIndex": "indexing", "row_index": "indexing"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "api" if name in ("plan", "scatter_pa_kv_cache") else "errors"
-    return getattr(importlib.import_module(f".{home}", __name__), name)
+    return getattr(importlib.import_module(f".{_HOMES.get(name, 'errors')}", __name__), name)

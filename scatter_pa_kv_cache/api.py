@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .arguments import normalise
 from .data_rules import check_data as check_index_data
+from .indexing import RowIndex
 from .planning import Plan, choose_cached, make_plan
 from .runtime import choose_run_mode
 
@@ -15,7 +16,7 @@ from .runtime import choose_run_mode
 def plan(
     key: Tensor,
     key_cache: Tensor,
-    slot_mapping: Tensor,
+    slot_mapping: Tensor | RowIndex,
     value: Tensor | None = None,
     value_cache: Tensor | None = None,
     *,
@@ -38,6 +39,9 @@ def plan(
     ``Plan.workspace_size`` is 0. An accepted call that has nothing to write gives a plan whose run does nothing.
     Raises the same errors as :func:`scatter_pa_kv_cache`.
     """
+    shared = None
+    if isinstance(slot_mapping, RowIndex):
+        shared, slot_mapping = slot_mapping, slot_mapping.slot_mapping
     arguments = normalise(
         key,
         key_cache,
@@ -59,13 +63,13 @@ def plan(
     mode = choose_run_mode(run_mode, key)
     if choice is not None and (mode == "sim" if check_data is None else check_data):
         check_index_data(arguments, choice)
-    return make_plan(arguments, choice, mode)
+    return make_plan(arguments, choice, mode, shared)
 
 
 def scatter_pa_kv_cache(
     key: Tensor,
     key_cache: Tensor,
-    slot_mapping: Tensor,
+    slot_mapping: Tensor | RowIndex,
     value: Tensor | None = None,
     value_cache: Tensor | None = None,
     *,
@@ -91,7 +95,8 @@ def scatter_pa_kv_cache(
         key: [T, H, Dk]; 4-D compressed: [B, S, H, Dk].
         key_cache: Norm [NB, BS, H, Dk] (compressed: [NB, BS, 1, Dk]); PA_NZ [NB, H*Dk/L, BS, L] or
             [NB, H, Dk/L, BS, L]; NHSD [NB, H, BS, Dk]. May be strided; no cache is ever copied.
-        slot_mapping: [T] int32 or int64; compressed: one slot for each (sequence, head), [B*H] or, 4-D, [B, H].
+        slot_mapping: [T] int32 or int64, or the :class:`RowIndex` of such; compressed: one slot for each (sequence,
+            head), [B*H] or, 4-D, [B, H].
         value, value_cache: as key and key_cache with Dv; None for both (or rank-0 tensors) writes keys only.
         compress_lens: window of each (sequence, head); compress_seq_offset: where it begins, -1 for none;
             seq_lens: [B] tokens of each sequence. All of slot_mapping's dtype; only for compressed calls.

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 import torch
 
 from .errors import TilingError
+from .kernels.tiling import UNIFIED_BUFFER_BYTES
+
+# half the unified buffer: a row must fit it beside the index
+WIDEST_ROW_BYTES = UNIFIED_BUFFER_BYTES // 2
 
 # axes of a cache: (block, slot, groups from outer to inner); the last axis holds the elements
 AXES = {
@@ -43,12 +48,10 @@ class RowLayout:
         return len(self.group_rows)
 
     def index(self, slots: torch.Tensor) -> torch.Tensor:
-        """The row index [1, T*G] of ``slots`` [T] (int32 or int64, any stride), on the slots' device.
+        """The row index [1, T*G] of ``slots`` [T] (int32 or int64, any stride), on their device and of their dtype.
 
-        Negative slots give -1 for each of their groups. int64 where a row number needs it, else the slots' dtype.
+        Negative slots give -1 for each of their groups.
         """
-        if self.num_rows > 2**31 - 1:
-            slots = slots.long()
         if self.block_rows == self.block_size * self.slot_rows:
             rows = slots if self.slot_rows == 1 else slots * self.slot_rows
         else:
@@ -57,9 +60,8 @@ class RowLayout:
             if rows is not slots:
                 rows = rows.masked_fill(slots < 0, -1)
             return rows.reshape(1, -1)
-        offsets = torch.tensor(self.group_rows, dtype=slots.dtype, device=slots.device)
-        rows = (rows[:, None] + offsets).masked_fill((slots < 0)[:, None], -1)
-        return rows.view(1, -1)
+        rows = rows[:, None] + _constant(self.group_rows, slots.dtype, slots.device)
+        return rows.masked_fill((slots < 0)[:, None], -1).view(1, -1)
 
     def cover(self, cache: torch.Tensor) -> torch.Tensor:
         """The memory of ``cache``, gaps included, as contiguous rows [R, L]. No copy.
@@ -78,10 +80,16 @@ class RowLayout:
         )
 
 
-def row_layout(name: str, axes: str, cache: torch.Tensor, max_row: int) -> RowLayout:
+@lru_cache(maxsize=256)
+def _constant(numbers: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Sent to the device once: sending waits."""
+    return torch.tensor(numbers, dtype=dtype, device=device)
+
+
+def row_layout(name: str, axes: str, cache: torch.Tensor, max_row_bytes: int = WIDEST_ROW_BYTES) -> RowLayout:
     """The rows of ``cache``; ``axes`` is a key of AXES, ``name`` the argument that an error names.
 
-    max_row: the widest row in elements; wider ones are split into several groups.
+    max_row_bytes: wider rows are split into several groups.
     Raises TilingError (561002) where rows cannot express the cache's strides: nothing is ever copied instead.
     """
     shape, strides = cache.shape, cache.stride()
@@ -101,6 +109,7 @@ def row_layout(name: str, axes: str, cache: torch.Tensor, max_row: int) -> RowLa
     block_stride = strides[block_axis] if shape[block_axis] > 1 else 0
     slot_stride = strides[slot_axis] if shape[slot_axis] > 1 else 0
     unit = math.gcd(row, block_stride, slot_stride, *steps)
+    max_row = max_row_bytes // cache.element_size()
     if unit > max_row:
         unit = max(part for part in range(1, max_row + 1) if unit % part == 0)
 

@@ -8,6 +8,7 @@ import torch
 
 from .blocks import bits
 from .layout import RowLayout
+from .means import mean_bounds
 from .plans import KernelPlan, SidePlan
 from .reference import reference
 from .task_plan import TaskPlan
@@ -18,11 +19,15 @@ _SPARE_ROWS = 8  # rows of a probe's cache that nothing is written to
 
 @dataclass(frozen=True)
 class Probe:
-    """A launch: the kernel's tensors, what it should leave in the last of them, and how many results a pass has."""
+    """A launch: the kernel's tensors, what it should leave in the last of them, and how many results a pass has.
+
+    bounds: how far from the goldens the results may be, None for not at all.
+    """
 
     tensors: tuple[torch.Tensor, ...]
     goldens: list[torch.Tensor]
     results: int
+    bounds: list[torch.Tensor] | None = None
 
 
 def make_probe(plan: KernelPlan) -> Probe:
@@ -89,9 +94,9 @@ def _task_probe(plan: TaskPlan) -> Probe:
     results = 2 * tiles
     if mode == "Rope":  # two tiles of the window, and the mean itself
         results += 3 * sum(side.side.groups for side in sides)
-    return Probe(
-        probe.tensors(), [side.layout.cover(golden) for side, golden in zip(sides, goldens, strict=True)], results
-    )
+    covers = [side.layout.cover(golden) for side, golden in zip(sides, goldens, strict=True)]
+    bounds = mean_bounds(probe, torch.arange(heads), arguments.slot_mapping, covers)
+    return Probe(probe.tensors(), covers, results, bounds)
 
 
 def _probe_side(side: SidePlan, slots: int, length: int, random: torch.Generator) -> SidePlan:

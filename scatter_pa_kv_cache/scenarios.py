@@ -118,3 +118,36 @@ SCENARIOS: tuple[Scenario, ...] = (
 def scenario(number: int) -> Scenario:
     """The row of scenario ``number`` (1 to 7)."""
     return SCENARIOS[number - 1]
+
+
+def scenario_table() -> str:
+    """The scenarios as a table in Markdown, as the README shows it."""
+    lines = [
+        "| # | scenario | cache_mode, scatter_mode | caches | products | dtypes | kernel and golden | status |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in SCENARIOS:
+        modules = dict.fromkeys(row.modules.values())
+        cells = (
+            str(row.number),
+            row.title,
+            f"{row.cache_mode}; {', '.join(row.scatter_modes)}",
+            f"`{row.cache_shape}`",
+            ", ".join(row.products),
+            _dtype_cell(row),
+            ", ".join(f"`{module}`" for module in modules),
+            "bit-exact in sim; never run on an NPU",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _dtype_cell(row: Scenario) -> str:
+    families = {"A2/A3": row.dtypes["A2"], "950": row.dtypes["950"]}
+    return "; ".join(f"{name}: {_dtype_names(dtypes)}" for name, dtypes in families.items() if dtypes)
+
+
+def _dtype_names(dtypes: tuple[str, ...]) -> str:
+    if dtypes == ALL_DTYPES:
+        return "all"
+    return "all but float4" if dtypes == _NOT_FLOAT4 else ", ".join(dtypes)

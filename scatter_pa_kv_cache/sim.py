@@ -13,17 +13,17 @@ from dataclasses import replace
 
 import torch
 
-from .blocks import bits, put_blocks, take_blocks, touched_blocks
+from .blocks import put_blocks, take_blocks, touched_blocks
 from .errors import SimulationError
+from .gate import launch
+from .means import mean_bounds, refusal
 from .plans import Items, KernelPlan
 from .probes import make_probe
 from .reference import reference
 from .runtime import Kernel
-from .sim_process import WORKER
-from .sim_worker import Alias, Launch, Parcel, Verdicts
+from .task_plan import TaskPlan
 
 MEMORY_VARIABLE = "SCATTER_PA_KV_CACHE_SIM_MEMORY"
-PASSES = 36  # compiler passes of pypto 0.2.0, each compared with the tensor graph
 TILES = 4  # tiles of a launch, where memory allows
 SPARSE = 32 * 2**20  # bytes of caches that a launch may touch before it is cut down to one tile: time grows with both
 # bytes that the interpreter needs for each byte of the caches and iteration of the loop, measured
@@ -38,9 +38,12 @@ def memory_budget() -> int:
     if text is None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     try:
-        return int(float(text) * 2**30)
-    except ValueError:
-        raise SimulationError(f"{MEMORY_VARIABLE} is {text!r}: it must be a number of GiB, such as 4 or 0.5.") from None
+        budget = int(float(text) * 2**30)
+    except (ValueError, OverflowError):
+        budget = 0
+    if budget <= 0:
+        raise SimulationError(f"{MEMORY_VARIABLE} is {text!r}: it must be a number of GiB, such as 4 or 0.5.")
+    return budget
 
 
 def run(plan: KernelPlan) -> None:
@@ -49,6 +52,8 @@ def run(plan: KernelPlan) -> None:
     items = plan.items()
     if not len(items.numbers):
         return
+    if isinstance(plan, TaskPlan):
+        plan = _computable(plan)
     _verify(plan)
     caches = [side.cache for side in plan.sides]
     block_size = plan.sides[0].layout.block_size
@@ -61,63 +66,6 @@ def run(plan: KernelPlan) -> None:
             put_blocks(shadow, part_blocks, result)
     for cache, shadow in zip(caches, shadows, strict=True):
         put_blocks(cache, blocks, shadow)
-
-
-def launch(
-    kernel: Kernel,
-    stage: str,
-    tensors: tuple[torch.Tensor, ...],
-    goldens: dict[int, torch.Tensor],
-    results: int | None = None,
-) -> dict[int, torch.Tensor]:
-    """One gated launch of any kernel in the sim worker; returns what it leaves in the parameters of ``goldens``.
-
-    stage: "values" or "verdicts". goldens: parameter number -> the right result. results: how many results each pass
-    must have compared, where known.
-    Raises SimulationError naming kernel and pass where a row is not PASS, a row is missing, or a bit is wrong.
-    """
-    packed = {at: Parcel.pack(golden) for at, golden in goldens.items()}
-    verdicts = WORKER.run(Launch(kernel, stage, _pack(tensors), packed))
-    _gate(kernel, stage, verdicts, len(goldens), results)
-    computed = {}
-    for number, golden in goldens.items():
-        computed[number] = verdicts.values[number].unpack()
-        wrong = torch.nonzero((bits(computed[number]) != bits(golden)).flatten())
-        if len(wrong):
-            raise SimulationError(
-                f"kernel {kernel.name} leaves {len(wrong)} wrong elements in parameter {number}, the first at flat "
-                f"element {int(wrong[0])}: its bits differ from golden's."
-            )
-    return computed
-
-
-def _pack(tensors: tuple[torch.Tensor, ...]) -> tuple[Parcel | Alias, ...]:
-    """Tensors of one memory are sent once and are of one memory in the worker."""
-    seen: dict[tuple[int, int], int] = {}
-    parcels: list[Parcel | Alias] = []
-    for number, tensor in enumerate(tensors):
-        first = seen.setdefault((tensor.data_ptr(), tensor.numel()), number)
-        parcels.append(Parcel.pack(tensor) if first == number else Alias(first, tuple(tensor.shape)))
-    return tuple(parcels)
-
-
-def _gate(kernel: Kernel, stage: str, verdicts: Verdicts, outputs: int, results: int | None) -> None:
-    for name, output, verdict in verdicts.failed:
-        raise SimulationError(
-            f"kernel {kernel.name}: {name} is {verdict} for {output} ({len(verdicts.failed)} rows are not PASS)."
-        )
-    passes = {name: rows for name, rows in verdicts.rows.items() if name != "tensor_graph"}
-    if verdicts.rows.get("tensor_graph") != outputs or len(passes) != (PASSES if stage == "verdicts" else 0):
-        raise SimulationError(
-            f"kernel {kernel.name}: {len(passes)} passes and {verdicts.rows.get('tensor_graph', 0)} outputs were "
-            f"compared, {PASSES if stage == 'verdicts' else 0} and {outputs} were expected."
-        )
-    for name, rows in passes.items():
-        expected = next(iter(passes.values())) if results is None else results
-        if rows != expected or rows < outputs:
-            raise SimulationError(
-                f"kernel {kernel.name}: {name} compared {rows} results, {expected} were expected: a write was lost."
-            )
 
 
 def _parts(plan: KernelPlan, items: Items, shadows: list[torch.Tensor]) -> Iterator[Items]:
@@ -146,7 +94,7 @@ def _fits(plan: KernelPlan, part: Items, shadows: list[torch.Tensor]) -> bool:
     if len(part.numbers) > 1:
         return False
     raise SimulationError(
-        f"sim would need about {estimate / 2**30:.1f} GiB for this call and may use {memory_budget() / 2**30:.1f}: "
+        f"sim would need about {estimate / 2**30:.3g} GiB for this call and may use {memory_budget() / 2**30:.3g}: "
         f"set {MEMORY_VARIABLE} (in GiB) higher, or use smaller blocks."
     )
 
@@ -163,7 +111,14 @@ def _compute(
     reference(plan, numbers, slots, goldens)
     tensors = plan.part(numbers, slots, caches)
     covers = [side.layout.cover(golden) for side, golden in zip(plan.sides, goldens, strict=True)]
-    results = launch(plan.kernel, "values", tensors, last_parameters(tensors, covers))
+    bounds = mean_bounds(plan, numbers, slots, covers) if isinstance(plan, TaskPlan) else None
+    results = launch(
+        plan.kernel,
+        "values",
+        tensors,
+        last_parameters(tensors, covers),
+        bounds=last_parameters(tensors, bounds) if bounds else None,
+    )
     return [
         result.view(-1).as_strided(cache.shape, cache.stride())
         for result, cache in zip(results.values(), caches, strict=True)
@@ -175,9 +130,23 @@ def last_parameters(tensors: Sequence[torch.Tensor], goldens: list[torch.Tensor]
     return dict(enumerate(goldens, len(tensors) - len(goldens)))
 
 
+def _computable(plan: TaskPlan) -> TaskPlan:
+    """The plan, or that of the copies alone where nothing is averaged, which the interpreter can do for every dtype."""
+    if plan.choice.scatter_mode != "Rope":
+        return plan
+    if not plan.windows().any():
+        return plan.without_means()
+    reason = refusal(plan)
+    if reason is not None:
+        raise SimulationError(reason)
+    return plan
+
+
 def _verify(plan: KernelPlan) -> None:
     """Every compiler pass of the plan's kernel, once in this process, on a small cache."""
     if plan.kernel not in _verified:
         probe = make_probe(plan)
-        launch(plan.kernel, "verdicts", probe.tensors, last_parameters(probe.tensors, probe.goldens), probe.results)
+        goldens = last_parameters(probe.tensors, probe.goldens)
+        bounds = last_parameters(probe.tensors, probe.bounds) if probe.bounds else None
+        launch(plan.kernel, "verdicts", probe.tensors, goldens, bounds=bounds, results=probe.results)
         _verified.add(plan.kernel)

@@ -35,6 +35,27 @@ class TaskPlan(KernelPlan):
         slots = data.slots[numbers]
         return Items(numbers, slots, torch.minimum(data.rows[numbers], capacity - slots))
 
+    def windows(self) -> torch.Tensor:
+        """Tokens of each task that a Rope call averages, 0 where it averages none: [B*H], on the host."""
+        data = read_index_data(self.arguments, self.choice)
+        whole = (data.offsets == -1) | (data.offsets == data.lengths) | ~data.active
+        return torch.where(whole, 0, data.windows)
+
+    def window_starts(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where the window of each task begins, counted in its sequence and in all tokens: [B*H] each, on the host."""
+        data = read_index_data(self.arguments, self.choice)
+        key = self.arguments.key
+        starts = (
+            torch.arange(len(data.seq_lens)) * key.shape[1]
+            if key.dim() == 4
+            else data.seq_lens.cumsum(0) - data.seq_lens
+        )
+        return data.offsets, starts.repeat_interleave(key.shape[-2]) + data.offsets
+
+    def without_means(self) -> TaskPlan:
+        """The plan of an Omni call on the same arguments: the same, where no task has a window."""
+        return make_task_plan(self.arguments, Choice(self.choice.scenario, "Omni"), self.run_mode)
+
     def part(
         self, numbers: torch.Tensor, slots: torch.Tensor, caches: tuple[torch.Tensor, ...]
     ) -> tuple[torch.Tensor, ...]:
@@ -106,17 +127,22 @@ def make_task_plan(arguments: Arguments, choice: Choice, run_mode: str) -> TaskP
         parameters["scatter_mode"] = choice.scatter_mode
     parameters["index_dtype"] = index_dtype
     if choice.module in ("compress_4d", "rope"):
-        parameters["mean_dtype"] = "int32" if arguments.key_dtype in _INTEGERS_OF_32_BITS else "float32"
+        dtype = arguments.key_dtype
+        parameters["mean_dtype"] = dtype if dtype in _INTEGERS_OF_32_BITS else "float32"
     parameters |= {"tile": tiling.tokens, "nbuffer": tiling.nbuffer}
     return TaskPlan(arguments, run_mode, choice, kernel_of(choice.module, parameters), tiling.tokens, sides)
 
 
 def _side_plan(arguments: Arguments, name: str, averaged: bool) -> SidePlan:
     source, cache = getattr(arguments, name), getattr(arguments, f"{name}_cache")
-    dtype: str = getattr(arguments, f"{name}_dtype")
+    dtype, wraps = getattr(arguments, f"{name}_dtype"), 0
     if not averaged:
         source, cache = carry(source, cache)
         dtype = str(cache.dtype).removeprefix("torch.")
+    elif dtype in ("uint8", "uint16"):
+        dtype = dtype.removeprefix("u")
+        source, cache = source.view(getattr(torch, dtype)), cache.view(getattr(torch, dtype))
+        wraps = 2 ** (8 * cache.element_size())
     rows, column = token_rows(source.flatten(0, -3))
-    layout = row_layout(f"{name}_cache", "Norm", cache, UNIFIED_BUFFER_BYTES // 12 // cache.element_size())
-    return SidePlan(rows, cache, layout, Side(dtype, layout.row, layout.groups, rows.shape[1], column))
+    layout = row_layout(f"{name}_cache", "Norm", cache, UNIFIED_BUFFER_BYTES // 12)
+    return SidePlan(rows, cache, layout, Side(dtype, layout.row, layout.groups, rows.shape[1], column, wraps))
