@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from .golden.slots import bits
 from .layout import memory_span
-
-_INTEGER_OF_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32}
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as integers, for copies and comparisons that keep NaN payloads and -0.0."""
-    return tensor.view(_INTEGER_OF_WIDTH[tensor.element_size()])
 
 
 def touched_blocks(

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from .blocks import bits
 from .errors import SimulationError
+from .golden.slots import bits
 from .runtime import Kernel
 from .sim_process import WORKER
 from .sim_worker import Alias, Launch, Parcel, Verdicts

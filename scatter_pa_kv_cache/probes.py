@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .blocks import bits
+from .golden.slots import bits
 from .layout import RowLayout
 from .means import mean_bounds
 from .plans import KernelPlan, SidePlan

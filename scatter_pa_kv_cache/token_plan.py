@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from .arguments import Arguments
-from .blocks import bits
 from .carriers import carry, group_rows, token_rows
+from .golden.slots import bits
 from .indexing import RowIndex, cache_axes, index_dtype, indexes_of
 from .kernels.side import Side
 from .kernels.tiling import choose_tiling
