@@ -67,9 +67,7 @@ _SCENARIO_2 = (
     _field(name="config1_performance_p0", purpose="the field's performance shape", tokens=2633, sim_blocks=21),
     _field(name="config2_function_p0", purpose="the field's function shape", tokens=7902, sim_blocks=62),
     _field(name="config3_boundary_p0", purpose="the field's boundary shape", tokens=16384, sim_blocks=128),
-    _field(
-        name="full_9760_blocks", purpose="config1 with all 9760 blocks in sim", tokens=2633, sim_blocks=9760, slow=True
-    ),
+    _field(name="full_9760_blocks", purpose="config1 with all 9760 blocks in sim", tokens=2633, sim_blocks=9760),
     _norm(name="norm_one_token", purpose="T = 1", tokens=1),
     _norm(name="norm_no_tokens", purpose="T = 0: nothing to do", tokens=0),
     _norm(name="norm_tail_8", purpose="a tile of 8 and a tail of one token", tokens=9),

@@ -63,6 +63,17 @@ class RowLayout:
         rows = rows[:, None] + _constant(self.group_rows, slots.dtype, slots.device)
         return rows.masked_fill((slots < 0)[:, None], -1).view(1, -1)
 
+    def split(self, parts: int) -> RowLayout:
+        """The same memory in rows of a ``parts``-th, which must divide ``row``."""
+        return RowLayout(
+            row=self.row // parts,
+            block_size=self.block_size,
+            block_rows=self.block_rows * parts,
+            slot_rows=self.slot_rows * parts,
+            group_rows=tuple(row * parts + part for row in self.group_rows for part in range(parts)),
+            num_rows=self.num_rows * parts,
+        )
+
     def cover(self, cache: torch.Tensor) -> torch.Tensor:
         """The memory of ``cache``, gaps included, as contiguous rows [R, L]. No copy.
 

@@ -55,10 +55,13 @@ class Items:
     slots: torch.Tensor
     rows: torch.Tensor
 
+    def slice(self, first: int, stop: int) -> Items:
+        return Items(self.numbers[first:stop], self.slots[first:stop], self.rows[first:stop])
+
 
 @dataclass(frozen=True)
 class KernelPlan(Plan):
-    """A plan that launches ``kernel``, compiled for ``tile`` tokens a tile, on ``sides``."""
+    """A plan that launches ``kernel`` on ``sides``. tile: about how many tokens an iteration of its loop writes."""
 
     choice: Choice
     kernel: Kernel
@@ -80,6 +83,10 @@ class KernelPlan(Plan):
         self, numbers: torch.Tensor, slots: torch.Tensor, caches: tuple[torch.Tensor, ...]
     ) -> tuple[torch.Tensor, ...]:
         """The kernel's tensors for some items alone, at other ``slots`` of other ``caches`` of the same strides."""
+        raise NotImplementedError
+
+    def rows_named(self, part: Items, index: torch.Tensor) -> torch.Tensor:
+        """The cache rows that a part of the call writes, read off one of its index tensors: [N] int64."""
         raise NotImplementedError
 
 

@@ -38,10 +38,9 @@ def make_probe(plan: KernelPlan) -> Probe:
 
 
 def _token_probe(plan: TokenPlan) -> Probe:
-    """A whole tile and a shorter one, of tokens of the call, to random rows of caches of noise."""
+    """A whole tile of the kernel and a shorter one, of rows of the call, to random rows of caches of noise."""
     parameters = dict(plan.kernel.arguments)
-    count = plan.tile + max(1, plan.tile // 2)
-    numbers = torch.arange(count) % plan.arguments.slot_mapping.shape[0]
+    count = parameters["tile"] + max(1, parameters["tile"] // 2)
     random = torch.Generator().manual_seed(0)
     sources: list[torch.Tensor] = []
     indexes: list[torch.Tensor] = []
@@ -49,7 +48,7 @@ def _token_probe(plan: TokenPlan) -> Probe:
     goldens: list[torch.Tensor] = []
     for side in plan.sides:
         rows = count * side.side.groups
-        sources.append(tokens_of(side.source, side.side.groups, numbers))
+        sources.append(tokens_of(side.source, 1, torch.arange(rows) % len(side.source)))
         if indexes and parameters["one_index"]:
             indexes.append(indexes[0])
         else:
@@ -68,7 +67,8 @@ def _token_probe(plan: TokenPlan) -> Probe:
 def _task_probe(plan: TaskPlan) -> Probe:
     """One sequence: a first task whose window lies between parts longer than a tile, a second without a window, and
     padding for the other heads."""
-    tile, heads = plan.tile, dict(plan.kernel.arguments)["heads"]
+    parameters = dict(plan.kernel.arguments)
+    tile, heads = parameters["tile"], parameters["heads"]
     mode = plan.choice.scatter_mode
     window = tile + 1
     length = 2 * window + 2

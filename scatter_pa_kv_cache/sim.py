@@ -1,21 +1,22 @@
 """The PyPTO interpreter as a run mode: real values on a CPU-only host, every one of them checked.
 
-A call is computed by the kernel's tensor graph, in launches of a few tiles on the blocks that they touch, each compared
-bit for bit with golden. The same kernel is verified once, pass by pass, on a small cache. The caches change only when
-all of it is right.
+A call is computed by the kernel's tensor graph, in launches of a few tiles on the rows around those that they write,
+each compared bit for bit with golden. The same kernel is verified once, pass by pass, on a small cache. The caches
+change only when all of it is right.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from .blocks import put_blocks, take_blocks, touched_blocks
 from .errors import SimulationError
 from .gate import launch
+from .golden.slots import bits
 from .means import mean_bounds, refusal
 from .plans import Items, KernelPlan
 from .probes import make_probe
@@ -25,8 +26,9 @@ from .task_plan import TaskPlan
 
 MEMORY_VARIABLE = "SCATTER_PA_KV_CACHE_SIM_MEMORY"
 TILES = 4  # tiles of a launch, where memory allows
-SPARSE = 32 * 2**20  # bytes of caches that a launch may touch before it is cut down to one tile: time grows with both
-# bytes that the interpreter needs for each byte of the caches and iteration of the loop, measured
+NEIGHBOURS = 8  # rows of a cache that a launch sees around each one that it writes, aligned to as many
+SPARSE = 4 * 2**20  # bytes of rows that a launch may see before it is cut down to two tiles: time grows with both
+# bytes that the interpreter needs for each byte of rows and iteration of the loop, measured
 COPIES = 10
 
 _verified: set[Kernel] = set()
@@ -46,6 +48,19 @@ def memory_budget() -> int:
     return budget
 
 
+@dataclass(frozen=True)
+class Touched:
+    """Copies of the touched blocks of a call's caches, and their rows [R, L].
+
+    rows: the memory of caches. goldens: what the call should leave there; bounds: how far means may be off it.
+    """
+
+    caches: tuple[torch.Tensor, ...]
+    rows: list[torch.Tensor]
+    goldens: list[torch.Tensor]
+    bounds: list[torch.Tensor] | None
+
+
 def run(plan: KernelPlan) -> None:
     """Update the plan's caches in place. Raises SimulationError, the caches untouched, if any verdict is not PASS."""
     # the device skips negative slots, the interpreter cannot: padding is no item and never reaches it
@@ -56,73 +71,111 @@ def run(plan: KernelPlan) -> None:
         plan = _computable(plan)
     _verify(plan)
     caches = [side.cache for side in plan.sides]
-    block_size = plan.sides[0].layout.block_size
-    blocks, slots = touched_blocks(caches[0], items.slots, items.rows, block_size)
-    shadows = [take_blocks(cache, blocks) for cache in caches]
-    for part in _parts(plan, replace(items, slots=slots), shadows):
-        part_blocks, part_slots = touched_blocks(shadows[0], part.slots, part.rows, block_size)
-        small = tuple(take_blocks(shadow, part_blocks) for shadow in shadows)
-        for shadow, result in zip(shadows, _compute(plan, part.numbers, part_slots, small), strict=True):
-            put_blocks(shadow, part_blocks, result)
-    for cache, shadow in zip(caches, shadows, strict=True):
-        put_blocks(cache, blocks, shadow)
+    blocks, slots = touched_blocks(caches[0], items.slots, items.rows, plan.sides[0].layout.block_size)
+    items = replace(items, slots=slots)
+    touched = _touch(plan, items, blocks)
+    for part in _parts(plan, items, touched):
+        _compute(plan, part, touched)
+    for cache, small in zip(caches, touched.caches, strict=True):
+        put_blocks(cache, blocks, small)
 
 
-def _parts(plan: KernelPlan, items: Items, shadows: list[torch.Tensor]) -> Iterator[Items]:
+def _touch(plan: KernelPlan, items: Items, blocks: torch.Tensor) -> Touched:
+    _require(2 * sum(len(blocks) * side.cache[0].numel() * side.cache.element_size() for side in plan.sides))
+    caches = tuple(take_blocks(side.cache, blocks) for side in plan.sides)
+    golden_caches = [take_blocks(cache, torch.arange(len(cache))) for cache in caches]
+    reference(plan, items.numbers, items.slots, golden_caches)
+    layouts = [side.layout for side in plan.sides]
+    goldens = [layout.cover(cache) for layout, cache in zip(layouts, golden_caches, strict=True)]
+    return Touched(
+        caches=caches,
+        rows=[layout.cover(cache) for layout, cache in zip(layouts, caches, strict=True)],
+        goldens=goldens,
+        bounds=mean_bounds(plan, items.numbers, items.slots, goldens) if isinstance(plan, TaskPlan) else None,
+    )
+
+
+def _parts(plan: KernelPlan, items: Items, touched: Touched) -> Iterator[Items]:
     """Consecutive items for one launch each: a few tiles, or as few items as it takes to stay within the budget."""
+    held = 2 * sum(map(_bytes, touched.rows))
+    token_bytes = sum(side.layout.row * side.layout.groups * side.cache.element_size() for side in plan.sides)
     first = 0
     while first < len(items.numbers):
-        part = _slice(items, first, first + TILES * plan.tile)
-        while not _fits(plan, part, shadows):
-            part = _slice(part, 0, len(part.numbers) // 2)
+        part = items.slice(first, first + TILES * plan.tile)
+        while True:
+            written = int(part.rows.sum())
+            tiles = -(-written // plan.tile)
+            seen = min((written + (2 * NEIGHBOURS - 1) * len(part.numbers)) * token_bytes, held // 2)
+            needed = held + seen * COPIES * tiles
+            if len(part.numbers) == 1:
+                _require(needed)
+                break
+            if needed <= memory_budget() and (seen <= SPARSE or tiles <= 2):
+                break
+            part = part.slice(0, len(part.numbers) // 2)
         yield part
         first += len(part.numbers)
 
 
-def _slice(items: Items, first: int, stop: int) -> Items:
-    return Items(items.numbers[first:stop], items.slots[first:stop], items.rows[first:stop])
-
-
-def _fits(plan: KernelPlan, part: Items, shadows: list[torch.Tensor]) -> bool:
-    """May this part be one launch? Raises SimulationError where even a single item needs more than the budget."""
-    blocks, _ = touched_blocks(shadows[0], part.slots, part.rows, plan.sides[0].layout.block_size)
-    touched = sum(_bytes(shadow) * len(blocks) // len(shadow) for shadow in shadows)
-    iterations = -(-int(part.rows.sum()) // plan.tile)
-    estimate = sum(map(_bytes, shadows)) + touched * COPIES * iterations
-    if estimate <= memory_budget():
-        return touched <= SPARSE or iterations == 1 or len(part.numbers) == 1
-    if len(part.numbers) > 1:
-        return False
-    raise SimulationError(
-        f"sim would need about {estimate / 2**30:.3g} GiB for this call and may use {memory_budget() / 2**30:.3g}: "
-        f"set {MEMORY_VARIABLE} (in GiB) higher, or use smaller blocks."
-    )
+def _require(needed: int) -> None:
+    if needed > memory_budget():
+        raise SimulationError(
+            f"sim would need about {needed / 2**30:.3g} GiB for this call and may use {memory_budget() / 2**30:.3g}: "
+            f"set {MEMORY_VARIABLE} (in GiB) higher, or write fewer tokens in a call."
+        )
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().nbytes()
+    return tensor.numel() * tensor.element_size()
 
 
-def _compute(
-    plan: KernelPlan, numbers: torch.Tensor, slots: torch.Tensor, caches: tuple[torch.Tensor, ...]
-) -> list[torch.Tensor]:
-    """Write some items of the call at ``slots`` of the small ``caches``, by the kernel; returns the new caches."""
-    goldens = [take_blocks(cache, torch.arange(len(cache))) for cache in caches]
-    reference(plan, numbers, slots, goldens)
-    tensors = plan.part(numbers, slots, caches)
-    covers = [side.layout.cover(golden) for side, golden in zip(plan.sides, goldens, strict=True)]
-    bounds = mean_bounds(plan, numbers, slots, covers) if isinstance(plan, TaskPlan) else None
+def _compute(plan: KernelPlan, part: Items, touched: Touched) -> None:
+    """Write a part into the touched rows, by the kernel, which sees no more rows than those around the written ones."""
+    tensors = list(plan.part(part.numbers, part.slots, touched.caches))
+    sides = len(plan.sides)
+    index_at, read_at, written_at = (len(tensors) - sides * back for back in (3, 2, 1))
+    goldens, bounds, written = [], [], []
+    for side in range(sides):
+        index, rows = tensors[index_at + side], touched.rows[side]
+        named = plan.rows_named(part, index)
+        window = Window(named, len(rows))
+        small = window.take(rows)
+        tensors[index_at + side] = window.renumber(index)
+        tensors[read_at + side], tensors[written_at + side] = small[None, :, None], small
+        golden = small.clone()
+        bits(golden)[window.renumber(named)] = bits(touched.goldens[side])[named]
+        goldens.append(golden)
+        written.append((named, window.renumber(named)))
+        if touched.bounds is not None:
+            bounds.append(window.take(touched.bounds[side]))
     results = launch(
         plan.kernel,
         "values",
         tensors,
-        last_parameters(tensors, covers),
+        last_parameters(tensors, goldens),
         bounds=last_parameters(tensors, bounds) if bounds else None,
     )
-    return [
-        result.view(-1).as_strided(cache.shape, cache.stride())
-        for result, cache in zip(results.values(), caches, strict=True)
-    ]
+    for rows, result, (named, small_named) in zip(touched.rows, results.values(), written, strict=True):
+        bits(rows)[named] = bits(result)[small_named]
+
+
+class Window:
+    """The rows of a cache around some of them, in groups of NEIGHBOURS, as a small cache of its own."""
+
+    def __init__(self, named: torch.Tensor, num_rows: int) -> None:
+        self._groups = torch.unique(named // NEIGHBOURS)
+        rows = (self._groups[:, None] * NEIGHBOURS + torch.arange(NEIGHBOURS)).view(-1)
+        self._rows = rows[rows < num_rows]
+
+    def take(self, rows: torch.Tensor) -> torch.Tensor:
+        return bits(rows)[self._rows].view(rows.dtype)
+
+    def renumber(self, index: torch.Tensor) -> torch.Tensor:
+        """The same rows counted in the small cache; -1 for those outside it, of which no kernel reads the index."""
+        group = (index // NEIGHBOURS).long()
+        number = torch.searchsorted(self._groups, group).clamp(max=len(self._groups) - 1)
+        small = number * NEIGHBOURS + index % NEIGHBOURS
+        return torch.where(self._groups[number] == group, small, -1).to(index.dtype)
 
 
 def last_parameters(tensors: Sequence[torch.Tensor], goldens: list[torch.Tensor]) -> dict[int, torch.Tensor]:

@@ -63,6 +63,12 @@ class TaskPlan(KernelPlan):
         some[numbers] = slots
         return self._tensors(some, caches)
 
+    def rows_named(self, part: Items, index: torch.Tensor) -> torch.Tensor:
+        runs = [
+            torch.arange(slot, slot + rows) for slot, rows in zip(part.slots.tolist(), part.rows.tolist(), strict=True)
+        ]
+        return index[:, torch.cat(runs)].flatten().long()
+
     def _tensors(self, slots: torch.Tensor, caches: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         arguments = self.arguments
         parameters = dict(self.kernel.arguments)
