@@ -30,7 +30,8 @@ def launch(
     goldens: parameter number -> the right result, compared bit for bit.
     bounds: parameter number -> how far each element may be from golden instead, of its shape.
     results: how many results each pass must have compared, where known.
-    Raises SimulationError naming kernel and pass where a row is not PASS, a row is missing, or an element is wrong.
+    Raises SimulationError naming kernel and pass where a row is not PASS, a row is missing, or an element is wrong;
+    ValueError where a tensor is not contiguous.
     """
     bounds = bounds or {}
     packed = {number: Parcel.pack(golden) for number, golden in goldens.items()}
@@ -44,10 +45,12 @@ def launch(
 
 def _pack(tensors: Sequence[torch.Tensor]) -> tuple[Parcel | Alias, ...]:
     """Tensors of one memory are sent once and are of one memory in the worker."""
-    seen: dict[tuple[int, int], int] = {}
+    seen: dict[tuple[int, int, torch.dtype], int] = {}
     parcels: list[Parcel | Alias] = []
     for number, tensor in enumerate(tensors):
-        first = seen.setdefault((tensor.data_ptr(), tensor.numel()), number)
+        if not tensor.is_contiguous():
+            raise ValueError(f"tensor {number} has strides {tensor.stride()}; PyPTO takes contiguous tensors only")
+        first = seen.setdefault((tensor.data_ptr(), tensor.numel(), tensor.dtype), number)
         parcels.append(Parcel.pack(tensor) if first == number else Alias(first, tuple(tensor.shape)))
     return tuple(parcels)
 

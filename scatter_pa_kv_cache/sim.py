@@ -76,6 +76,14 @@ def run(plan: KernelPlan) -> None:
     touched = _touch(plan, items, blocks)
     for part in _parts(plan, items, touched):
         _compute(plan, part, touched)
+    try:
+        _commit(caches, blocks, touched)
+    except BaseException:  # an interrupt between two caches: finish both before it goes on
+        _commit(caches, blocks, touched)
+        raise
+
+
+def _commit(caches: list[torch.Tensor], blocks: torch.Tensor, touched: Touched) -> None:
     for cache, small in zip(caches, touched.caches, strict=True):
         put_blocks(cache, blocks, small)
 

@@ -1,14 +1,18 @@
 """The process that runs PyPTO's interpreter: it alone imports what can abort, leak or print.
 
-It serves launches over a pipe, in a working directory of its own that it removes when its parent goes away.
+It serves launches over a pipe, in a working directory of its own that it removes when its parent goes away. It ends
+with its first failure: one leaves the interpreter unusable.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import ctypes
 import os
+import re
 import shutil
+import sys
 import traceback
 from collections import Counter
 from dataclasses import dataclass
@@ -16,7 +20,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from .errors import SimulationError
 from .runtime import Kernel
+
+_NATIVE_FRAME = re.compile(r"lib\S+\(.*\[0x")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +81,43 @@ class Verdicts:
 
 
 def serve(pipe: Connection, library: str, folder: str) -> None:
-    """Answer launches until the parent closes the pipe; after a failure answer with the text and end."""
+    """Answer launches until the parent closes the pipe; after a failure answer with the text and wait for that."""
+    os.set_inheritable(pipe.fileno(), False)
     try:
         _prepare(library)
         pipe.send("ready")
-        while True:
-            launch = pipe.recv()
+        while (launch := _next(pipe)) is not None:
             pipe.send(_run(launch))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass
-    except BaseException:
-        pipe.send(traceback.format_exc())
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # the disk may be full
+            traceback.print_exc()
+            _flush()
+        with contextlib.suppress(OSError):  # the parent may be gone; if not, it has the log to read
+            pipe.send(_reason(error))
+            _next(pipe)
     finally:
         os.chdir("/")
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)  # the interpreter's threads and a poisoned state are left where they are
+
+
+def _next(pipe: Connection) -> Launch | None:
+    try:
+        return pipe.recv()
+    except EOFError:
+        return None
+
+
+def _reason(error: BaseException | None) -> str:
+    """The error and those that it came from, first things first, without frames and without repetition."""
+    reasons: list[str] = []
+    while error is not None:
+        text = str(error) if isinstance(error, SimulationError) else f"{type(error).__name__}: {error}"
+        lines = [line for line in text.strip().splitlines() if not _NATIVE_FRAME.match(line)]
+        if not any(reason.endswith(lines[-1]) for reason in reasons):
+            reasons.insert(0, "\n".join(lines))
+        error = error.__cause__ or error.__context__
+    return "\n".join(reasons)
 
 
 def _prepare(library: str) -> None:
@@ -122,27 +151,39 @@ def _run(launch: Launch) -> Verdicts:
             tensors.append(parcel.unpack())
     goldens = [launch.goldens[i].unpack() if i in launch.goldens else None for i in range(len(tensors))]
     pypto.set_verify_golden_data(goldens=goldens)
-    try:
-        kernel(*tensors)
-    finally:
-        _pto_verify_datas.reset()
-    ctypes.CDLL(None).fflush(None)
-    try:
-        return _read_verdicts(launch)
-    finally:
-        shutil.rmtree("output")
+    kernel(*tensors)
+    _pto_verify_datas.reset()
+    _flush()
+    verdicts = _read_verdicts(launch)
+    shutil.rmtree("output")
+    return verdicts
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    ctypes.CDLL(None).fflush(None)  # PyPTO's files and output
 
 
 def _read_verdicts(launch: Launch) -> Verdicts:
-    (brief,) = Path("output").glob("*/verify_*/verify_result_brief.csv")
-    with open(brief, newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows: list[dict[str, str]] = []
+    for brief in Path("output").glob("*/verify_*/verify_result_brief.csv"):
+        with open(brief, newline="", encoding="utf-8") as file:
+            rows += csv.DictReader(file)
+    if not rows or None in rows[-1].values():
+        raise SimulationError(
+            "PyPTO saved no verdicts, or not all: the kernel asks for none, or the temp folder (TMPDIR) is full."
+        )
     values = {}
     for row in rows:
         if row["passName"] == "tensor_graph":
             number = int(row["ioflag"].removeprefix("output"))
             golden = launch.goldens[number]
             data = (brief.parent / "tensor_graph" / row["outputTensor"]).read_bytes()
+            if len(data) != len(golden.data):
+                raise SimulationError(
+                    f"PyPTO saved {len(data)} bytes of parameter {number} and its golden has {len(golden.data)}: the "
+                    "golden is of another shape or dtype, or the temp folder (TMPDIR) is full."
+                )
             values[number] = Parcel(golden.dtype, golden.shape, data)
     return Verdicts(
         values=values,

@@ -136,7 +136,7 @@ def test_gaps_are_the_memory_of_no_cache(name: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-@pytest.mark.parametrize("name", ["norm_tail_8", "nhsd_interleaved", "norm_int8"])
+@pytest.mark.parametrize("name", ["norm_tail_of_one", "nhsd_interleaved", "norm_int8"])
 def test_known_faults_are_caught(name: str, fault: Fault) -> None:
     got, want, before = (make_inputs(CONFIG[name]) for _ in range(3))
     run_golden(want)

@@ -72,7 +72,7 @@ def test_listing_shows_every_config(capsys: Capture) -> None:
     line = lines[NAMES.index("pa_nz_performance_p0")]
     for words in ("1 pa_nz", "[257, 1, 512]", "[3, 16, 128, 32]", "9760", "int8/bfloat16", "int32", "latent key"):
         assert words in line
-    assert lines[NAMES.index("full_9760_blocks")].endswith("[slow]")
+    assert lines[NAMES.index("norm_65536_tokens")].endswith("[slow]")
 
 
 def test_listing_what_was_chosen(capsys: Capture) -> None:
@@ -190,7 +190,7 @@ def test_no_word_of_blocks_where_they_are_the_same(capsys: Capture) -> None:
     assert "fewer" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["norm_tail_8", "nhsd_int8", "norm_interleaved"])
+@pytest.mark.parametrize("name", ["norm_tail_of_one", "nhsd_int8", "norm_interleaved"])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_wrong_kernel_fails(
     fault: Callable[[dict[str, Any]], None], name: str, capsys: Capture, monkeypatch: Patch
@@ -202,7 +202,7 @@ def test_a_wrong_kernel_fails(
     assert line.startswith(f"[PRECISION_FAIL] {name}")
     for words in ("key_cache: ", " elements wrong, the first at [", "max abs difference ", "neighbours touched: "):
         assert words in line
-    if name == "norm_tail_8":
+    if name == "norm_tail_of_one":
         touched = fault.__name__ in ("shifted_slot", "off_by_one_block", "touched_neighbour")
         assert ("neighbours touched: 0" not in line) == touched
     assert captured.out.splitlines()[-1].startswith("1 of 1 failed, 0 passed")

@@ -47,3 +47,8 @@ def test_one_round_where_a_tile_allows_it(num_tokens: int) -> None:
 )
 def test_what_the_field_shape_gets(num_tokens: int, tile: int, nbuffer: tuple) -> None:
     assert choose_tiling(num_tokens, 1024, 4) == (tile, nbuffer)
+
+
+@pytest.mark.parametrize("num_tokens", [65, 193])
+def test_the_tail_configs_have_a_tail_of_one_token(num_tokens: int) -> None:
+    assert num_tokens % choose_tiling(num_tokens, 256, 4).tokens == 1
