@@ -10,8 +10,8 @@ from functools import cache
 
 import pypto
 
-from ..kernels.options import PYPTO_DTYPES, jit_options
 from ..kernels.tiling import MERGED
+from ..patterns.options import PYPTO_DTYPES, jit_options
 
 
 def field_tile(width):

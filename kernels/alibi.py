@@ -4,7 +4,7 @@ from functools import cache
 
 import pypto
 
-from .options import PYPTO_DTYPES, jit_options
+from ..patterns.options import PYPTO_DTYPES, jit_options
 from .runs import Target, copy_run, positive, task_loop
 
 

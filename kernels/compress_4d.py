@@ -7,7 +7,7 @@ from functools import cache
 
 import pypto
 
-from .options import PYPTO_DTYPES, jit_options
+from ..patterns.options import PYPTO_DTYPES, jit_options
 from .runs import Target, copy_around_window, copy_run, positive, task_loop, window_parts, write_mean
 
 

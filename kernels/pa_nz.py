@@ -5,8 +5,8 @@ from functools import cache
 import pypto
 
 from ..patterns.cache_scatter import index_tile, scatter_tile
+from ..patterns.options import PYPTO_DTYPES, jit_options
 from ..patterns.tail_block import tile_bounds, token_tiles
-from .options import PYPTO_DTYPES, jit_options
 
 
 @cache

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from .arguments import normalise
-from .data_rules import check_data as check_index_data
 from .indexing import RowIndex
-from .planning import Plan, choose_cached, make_plan
-from .runtime import choose_run_mode
+from .planning import make_plan
+from .plans import Plan
 
 
 def plan(
@@ -42,28 +40,9 @@ def plan(
     shared = None
     if isinstance(slot_mapping, RowIndex):
         shared, slot_mapping = slot_mapping, slot_mapping.slot_mapping
-    arguments = normalise(
-        key,
-        key_cache,
-        slot_mapping,
-        value,
-        value_cache,
-        compress_lens=compress_lens,
-        compress_seq_offset=compress_seq_offset,
-        seq_lens=seq_lens,
-        cache_mode=cache_mode,
-        scatter_mode=scatter_mode,
-        strides=strides,
-        offsets=offsets,
-        key_dtype=key_dtype,
-        value_dtype=value_dtype,
-        soc=soc,
-    )
-    choice = choose_cached(arguments.spec)
-    mode = choose_run_mode(run_mode, key)
-    if choice is not None and (mode == "sim" if check_data is None else check_data):
-        check_index_data(arguments, choice)
-    return make_plan(arguments, choice, mode, shared)
+    tensors = (key, key_cache, slot_mapping, value, value_cache, compress_lens, compress_seq_offset, seq_lens)
+    options = (cache_mode, scatter_mode, strides, offsets, key_dtype, value_dtype, soc)
+    return make_plan(tensors, options, run_mode, check_data, shared)
 
 
 def scatter_pa_kv_cache(

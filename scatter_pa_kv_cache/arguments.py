@@ -134,11 +134,10 @@ def normalise(
     mode that is not a string, strides or offsets that are not integers, or a named dtype that the storage cannot hold.
     """
     tensors = (key, key_cache, slot_mapping, value, value_cache, compress_lens, compress_seq_offset, seq_lens)
-    _check_tensors(tensors)
-    if soc is not None and soc not in PRODUCTS:
-        raise InvalidParameterError(f"soc is {soc!r}; it must be None or one of {', '.join(map(repr, PRODUCTS))}")
-    cache_mode = _mode("cache_mode", cache_mode, "Norm")
-    scatter_mode = _mode("scatter_mode", scatter_mode, "None")
+    check_tensors(_NAMES, tensors)
+    check_soc(soc)
+    cache_mode = resolve_mode("cache_mode", cache_mode, "Norm")
+    scatter_mode = resolve_mode("scatter_mode", scatter_mode, "None")
     if strides is not _DEFAULT_STRIDES:
         strides = _integers("strides", strides)
     if offsets is not _DEFAULT_OFFSETS:
@@ -174,9 +173,16 @@ def normalise(
     return Arguments(*tensors, spec)  # type: ignore[arg-type]  # None until the rules have spoken
 
 
-def _check_tensors(tensors: tuple[Tensor | None, ...]) -> None:
+def check_soc(soc: str | None) -> None:
+    """Raises InvalidParameterError unless ``soc`` is None or a product."""
+    if soc is not None and soc not in PRODUCTS:
+        raise InvalidParameterError(f"soc is {soc!r}; it must be None or one of {', '.join(map(repr, PRODUCTS))}")
+
+
+def check_tensors(names: Sequence[str], tensors: Sequence[Tensor | None]) -> None:
+    """Raises InvalidParameterError for what is no tensor, and for tensors on different devices."""
     first, device = "", None
-    for name, tensor in zip(_NAMES, tensors, strict=True):
+    for name, tensor in zip(names, tensors, strict=True):
         if tensor is None:
             continue
         if not isinstance(tensor, Tensor):
@@ -187,7 +193,8 @@ def _check_tensors(tensors: tuple[Tensor | None, ...]) -> None:
             raise InvalidParameterError(f"{name} is on {tensor.device}; it must be on {first}'s device, {device}")
 
 
-def _mode(name: str, mode: str | None, default: str) -> str:
+def resolve_mode(name: str, mode: str | None, default: str) -> str:
+    """``default`` for None and "". Raises InvalidParameterError for what is no string."""
     if mode is None or mode == "":
         return default
     if not isinstance(mode, str):

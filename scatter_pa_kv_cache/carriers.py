@@ -6,22 +6,22 @@ pairs where the memory allows it, else as int8. NaN payloads and -0.0 survive. V
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 _AS_THEY_ARE = (torch.float16, torch.bfloat16, torch.float32, torch.int16, torch.int32)
 _OF_WIDTH = {2: torch.int16, 4: torch.int32}
 
 
-def carry(source: torch.Tensor, cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A source and its cache, of one dtype, as views of their carrier."""
+def carrier_dtype(source: torch.Tensor, cache: torch.Tensor) -> torch.dtype:
+    """The dtype that a source and its cache, of one dtype, are viewed as."""
     dtype = cache.dtype
     if dtype in _AS_THEY_ARE:
-        return source, cache
+        return dtype
     if dtype.itemsize > 1:
-        carrier = _OF_WIDTH[dtype.itemsize]
-    else:
-        carrier = torch.int16 if _pairs(source) and _pairs(cache) else torch.int8
-    return source.view(carrier), cache.view(carrier)
+        return _OF_WIDTH[dtype.itemsize]
+    return torch.int16 if _pairs(source) and _pairs(cache) else torch.int8
 
 
 def _pairs(tensor: torch.Tensor) -> bool:
@@ -35,23 +35,45 @@ def _pairs(tensor: torch.Tensor) -> bool:
     )
 
 
-def token_rows(source: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """A source [T, H, D] as a 2-D tensor of a token a row, and the column where its H*D elements begin.
+class SourceView(NamedTuple):
+    """How a source is read as rows of ``width`` elements, the first that a kernel takes standing at ``column``.
+
+    placed: size, strides and offset of a view of its memory that comes first, None for the source itself.
+    """
+
+    placed: tuple[tuple[int, ...], tuple[int, ...], int] | None
+    width: int
+    column: int = 0
+
+    def of(self, source: torch.Tensor) -> torch.Tensor:
+        """The source as [N, width]: a view, or a packed copy of what no view can show."""
+        if self.placed is not None:
+            source = source.as_strided(*self.placed)
+        return source.contiguous().view(-1, self.width)
+
+
+def token_rows(source: torch.Tensor) -> SourceView:
+    """A row for each token of a source [T, H, D].
 
     Tokens that lie dense at a distance, as in a fused QKV matrix, are read in place: [T, distance]. Where their memory
-    cannot be seen so, the source is packed by a copy.
+    cannot be seen so, the source is packed.
     """
     tokens, elements = source.shape[0], source[0].numel()
     if not source.is_contiguous() and source[0].is_contiguous():
         width = source.stride(0)
         column = int(source.storage_offset()) % width if width else 0
-        begin = source.storage_offset() - column
+        begin = int(source.storage_offset()) - column
         stored = source.untyped_storage().nbytes() // source.element_size()
         if column + elements <= width and begin + tokens * width <= stored:
-            return source.as_strided((tokens, width), (width, 1), begin), column
-    return group_rows(source, elements), 0
+            return SourceView(((tokens, width), (width, 1), begin), width, column)
+    return group_rows(source, elements)
 
 
-def group_rows(source: torch.Tensor, row: int) -> torch.Tensor:
-    """A source [T, H, D] as contiguous rows of ``row`` elements, G a token: [T*G, row]."""
-    return source.contiguous().view(-1, row)
+def group_rows(source: torch.Tensor, row: int) -> SourceView:
+    """Rows of ``row`` elements, G for each token of a source [T, H, D]."""
+    return SourceView(None if source.is_contiguous() else place_of(source), row)
+
+
+def place_of(source: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Size, strides and offset by which ``as_strided`` makes ``source`` of any view of its memory."""
+    return tuple(source.shape), tuple(source.stride()), int(source.storage_offset())

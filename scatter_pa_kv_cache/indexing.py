@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from .carriers import carry
+from .carriers import carrier_dtype
 from .errors import InvalidParameterError
 from .layout import RowLayout, row_layout
 
@@ -53,7 +54,7 @@ def row_index(
     axes = cache_axes(cache_mode, scatter_mode, key_cache)
     caches = [cache for cache in (key_cache, value_cache) if cache is not None and cache.dim()]
     layouts = tuple(
-        row_layout(f"{name}_cache", axes, carry(cache, cache)[1])
+        row_layout(f"{name}_cache", axes, cache.view(carrier_dtype(cache, cache)))
         for name, cache in zip(("key", "value"), caches, strict=False)
     )
     return RowIndex(slot_mapping, layouts, indexes_of(layouts, slot_mapping))
@@ -66,13 +67,20 @@ def cache_axes(cache_mode: str, scatter_mode: str, cache: torch.Tensor) -> str:
     return "NHSD" if scatter_mode == "NHSD" else "Norm"
 
 
-def index_dtype(layouts: tuple[RowLayout, ...], slots: torch.dtype) -> torch.dtype:
+def index_dtype(layouts: Sequence[RowLayout], slots: torch.dtype) -> torch.dtype:
     """int64 where the slots are or a row number needs it, else int32."""
-    return torch.int64 if any(layout.num_rows > INT32_ROWS for layout in layouts) else slots
+    for layout in layouts:
+        if layout.num_rows > INT32_ROWS:
+            return torch.int64
+    return slots
 
 
-def indexes_of(layouts: tuple[RowLayout, ...], slots: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def indexes_of(layouts: Sequence[RowLayout], slots: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The row index of each layout, one tensor where one serves both."""
-    slots = slots.to(index_dtype(layouts, slots.dtype))
+    dtype = index_dtype(layouts, slots.dtype)
+    if slots.dtype is not dtype:
+        slots = slots.to(dtype)
     first = layouts[0].index(slots)
-    return tuple(first if layout.same_rows(layouts[0]) else layout.index(slots) for layout in layouts)
+    if len(layouts) == 1:
+        return (first,)
+    return first, first if layouts[1].same_rows(layouts[0]) else layouts[1].index(slots)

@@ -74,12 +74,13 @@ class RowLayout:
             num_rows=self.num_rows * parts,
         )
 
-    def cover(self, cache: torch.Tensor) -> torch.Tensor:
+    def cover(self, cache: torch.Tensor, num_rows: int | None = None) -> torch.Tensor:
         """The memory of ``cache``, gaps included, as contiguous rows [R, L]. No copy.
 
-        cache: the one that the layout was made of, or one of the same strides with other blocks.
+        cache: the one that the layout was made of, or one of the same strides with other blocks. num_rows: R where it
+        is known, as for the former.
         """
-        return cache.as_strided((memory_span(cache) // self.row, self.row), (self.row, 1))
+        return cache.as_strided((num_rows or memory_span(cache) // self.row, self.row), (self.row, 1))
 
     def same_rows(self, other: RowLayout) -> bool:
         """Does one row index serve both caches?"""

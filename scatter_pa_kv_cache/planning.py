@@ -1,39 +1,131 @@
-"""A checked call -> its plan."""
+"""A call -> its plan. What depends on shapes alone is decided once and remembered by the call's signature."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import dataclass
+from typing import Any
 
-from .arguments import Arguments
+from torch import Tensor
+
+from .arguments import Arguments, CallSpec, normalise
+from .data_rules import check_data as check_index_data
 from .errors import InvalidParameterError, TilingError
 from .indexing import RowIndex
-from .plans import Plan
+from .plans import Plan, Template
 from .rules import Choice, choose
-from .task_plan import make_task_plan
-from .token_plan import make_token_plan
+from .runtime import choose_run_mode
+from .task_plan import task_template
+from .token_plan import token_template
 
 COMPRESSED = (3, 4, 5)
+_REMEMBERED = 4096
 
-choose_cached = lru_cache(maxsize=1024)(choose)
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the rules and the planner made of a signature. template: None where there is nothing to write."""
+
+    spec: CallSpec
+    run_mode: str
+    choice: Choice | None
+    template: Template | None
 
 
-def make_plan(arguments: Arguments, choice: Choice | None, run_mode: str, shared: RowIndex | None = None) -> Plan:
-    """Plan a call that the rules have accepted; a choice of None is a call with nothing to write.
+_decisions: dict[tuple[Any, ...], Decision] = {}
 
-    Raises TilingError (561002) where rows cannot express a cache's strides or one side alone is empty,
-    InvalidParameterError where the ``shared`` row index is of other caches.
+
+def make_plan(
+    tensors: tuple[Tensor | None, ...],
+    options: tuple[Any, ...],
+    run_mode: str | None,
+    check_data: bool | None,
+    shared: RowIndex | None,
+) -> Plan:
+    """Check a call and choose its kernel.
+
+    tensors: the eight of ``scatter_pa_kv_cache``, in the order of ``Arguments``. options: cache_mode, scatter_mode,
+    strides, offsets, key_dtype, value_dtype, soc. Raises ScatterPaKvCacheError as ``scatter_pa_kv_cache`` does.
     """
-    if choice is None:
-        return Plan(arguments, run_mode)
+    signature = _signature(tensors, options, run_mode)
+    decision = _decisions.get(signature) if signature is not None else None
+    if decision is None:
+        decision = _decide(tensors, options, run_mode)
+        if signature is not None:
+            if len(_decisions) >= _REMEMBERED:
+                _decisions.clear()
+            _decisions[signature] = decision
+    arguments = Arguments(*tensors, decision.spec)  # type: ignore[arg-type, call-arg]  # an accepted call
+    if decision.template is None:
+        return Plan(arguments, decision.run_mode)
+    if shared is not None and decision.choice is not None and decision.choice.scenario.number in COMPRESSED:
+        raise InvalidParameterError(
+            f"slot_mapping is a RowIndex; scenario {decision.choice.scenario.number} names a slot for each task, so it "
+            "must be a tensor"
+        )
+    if decision.run_mode == "sim" if check_data is None else check_data:
+        assert decision.choice is not None
+        check_index_data(arguments, decision.choice)
+    return decision.template.bind(arguments, decision.run_mode, shared)
+
+
+def _decide(tensors: tuple[Tensor | None, ...], options: tuple[Any, ...], run_mode: str | None) -> Decision:
+    cache_mode, scatter_mode, strides, offsets, key_dtype, value_dtype, soc = options
+    key, key_cache, slot_mapping, value, value_cache, compress_lens, compress_seq_offset, seq_lens = tensors
+    arguments = normalise(
+        key,
+        key_cache,
+        slot_mapping,
+        value,
+        value_cache,
+        compress_lens=compress_lens,
+        compress_seq_offset=compress_seq_offset,
+        seq_lens=seq_lens,
+        cache_mode=cache_mode,
+        scatter_mode=scatter_mode,
+        strides=strides,
+        offsets=offsets,
+        key_dtype=key_dtype,
+        value_dtype=value_dtype,
+        soc=soc,
+    )
+    choice = choose(arguments.spec)
+    mode = choose_run_mode(run_mode, arguments.key)
+    return Decision(arguments.spec, mode, choice, None if choice is None else template(arguments, choice))
+
+
+def template(arguments: Arguments, choice: Choice) -> Template:
+    """The template of a call that the rules have accepted.
+
+    Raises TilingError (561002) where rows cannot express a cache's strides or one side alone is empty.
+    """
     for name in ("key", "value"):
         tensor = getattr(arguments, name)
         if tensor is not None and tensor.dim() and not tensor.numel():
             raise TilingError(f"{name} has shape {list(tensor.shape)}, no elements; the other side has some", "layout")
-    if choice.scenario.number not in COMPRESSED:
-        return make_token_plan(arguments, choice, run_mode, shared)
-    if shared is not None:
-        raise InvalidParameterError(
-            f"slot_mapping is a RowIndex; scenario {choice.scenario.number} names a slot for each task, so it must be "
-            "a tensor"
+    return (task_template if choice.scenario.number in COMPRESSED else token_template)(arguments, choice)
+
+
+def _signature(
+    tensors: tuple[Tensor | None, ...], options: tuple[Any, ...], run_mode: str | None
+) -> tuple[Any, ...] | None:
+    """All of a call that decides on its plan, but not its data; None for a call that is not even well formed."""
+    nct = options[1] == "Nct"
+    try:
+        described = tuple(
+            None
+            if tensor is None
+            else (
+                tensor.shape,
+                tensor.stride(),
+                tensor.dtype,
+                tensor.device,
+                tensor.storage_offset(),
+                0 if tensor.is_contiguous() and not nct else tensor.untyped_storage().nbytes(),
+            )
+            for tensor in tensors
         )
-    return make_task_plan(arguments, choice, run_mode)
+        signature = (described, options, run_mode)
+        hash(signature)
+    except (AttributeError, TypeError):
+        return None
+    return signature

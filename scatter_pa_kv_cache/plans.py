@@ -1,4 +1,7 @@
-"""What a plan is: a checked call, its kernel, and the tensors that a launch hands to it."""
+"""What a plan is: a checked call, its kernel, and the tensors that a launch hands to it.
+
+All that depends on shapes alone is in a template, made once for calls of one signature; a plan binds tensors to it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import torch
 
 from . import runtime
 from .arguments import Arguments
+from .carriers import SourceView
+from .indexing import RowIndex
 from .kernels.side import Side
 from .layout import RowLayout
 from .rules import Choice
@@ -16,16 +21,36 @@ from .runtime import Kernel
 
 
 @dataclass(frozen=True, slots=True)
-class SidePlan:
-    """Key or value of a launch: what is read, where it goes, and where the rows lie.
+class SideTemplate:
+    """Key or value of the calls of one signature: which argument, the dtype it is seen as, and where its rows lie."""
 
-    source: 2-D, as the kernel reads it. cache: carrier view of the caller's cache, with its shape and strides.
-    """
-
-    source: torch.Tensor
-    cache: torch.Tensor
+    name: str
+    carrier: torch.dtype
+    view: SourceView
     layout: RowLayout
     side: Side
+
+    def bind(self, arguments: Arguments) -> SidePlan:
+        given, cache = getattr(arguments, self.name), getattr(arguments, f"{self.name}_cache")
+        if cache.dtype is not self.carrier:
+            given, cache = given.view(self.carrier), cache.view(self.carrier)
+        return SidePlan(given, cache, self.view, self.layout, self.side)
+
+
+@dataclass(frozen=True, slots=True)
+class SidePlan:
+    """Key or value of a launch. given, cache: carrier views of the caller's tensors, with their shapes and strides."""
+
+    given: torch.Tensor
+    cache: torch.Tensor
+    view: SourceView
+    layout: RowLayout
+    side: Side
+
+    @property
+    def source(self) -> torch.Tensor:
+        """What the kernel reads, 2-D, as it is now."""
+        return self.view.of(self.given)
 
 
 @dataclass(frozen=True)
@@ -61,15 +86,28 @@ class Items:
 
 @dataclass(frozen=True)
 class KernelPlan(Plan):
-    """A plan that launches ``kernel`` on ``sides``. tile: about how many tokens an iteration of its loop writes."""
+    """A plan that launches ``kernel`` on ``sides``. tile: about how many tokens an iteration of its loop writes.
+
+    covers: the :func:`pairs` of the caches. shared: the row index that was handed in as slot_mapping, if one was.
+    """
 
     choice: Choice
     kernel: Kernel
     tile: int
     sides: tuple[SidePlan, ...]
+    covers: tuple[torch.Tensor, ...]
+    shared: RowIndex | None = None
 
     def run(self) -> None:
         runtime.launch(self)
+
+    def covers_of(self, caches: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """The :func:`pairs` of other caches of the same strides."""
+        return pairs([side.layout.cover(cache) for side, cache in zip(self.sides, caches, strict=True)])
+
+    @property
+    def caches(self) -> tuple[torch.Tensor, ...]:
+        return tuple(side.cache for side in self.sides)
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """The kernel's tensors for the whole call, made on the tensors' device without waiting for it."""
@@ -90,16 +128,31 @@ class KernelPlan(Plan):
         raise NotImplementedError
 
 
-def cover_pair(sides: tuple[SidePlan, ...], caches: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A plan without its tensors."""
+
+    kind: type[KernelPlan]
+    choice: Choice
+    kernel: Kernel
+    tile: int
+    sides: tuple[SideTemplate, ...]
+
+    def bind(self, arguments: Arguments, run_mode: str, shared: RowIndex | None) -> KernelPlan:
+        """The plan of a call of this template's signature. Raises InvalidParameterError if ``shared`` does not fit."""
+        if shared is not None:
+            shared.of(tuple(side.layout for side in self.sides))
+        sides = tuple(side.bind(arguments) for side in self.sides)
+        covers = pairs([side.layout.cover(side.cache, side.layout.num_rows) for side in sides])
+        return self.kind(arguments, run_mode, self.choice, self.kernel, self.tile, sides, covers, shared)
+
+
+def pairs(covers: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Each cache twice, of one memory: read as [1, R, 1, L], then written as [R, L]; the last tensors of any launch."""
-    rows = [plan.layout.cover(cache) for plan, cache in zip(sides, caches, strict=True)]
-    return (*(cover[None, :, None] for cover in rows), *rows)
+    return (*(cover.view(1, -1, 1, cover.shape[1]) for cover in covers), *covers)
 
 
-def side_parameters(names: tuple[str, ...], sides: tuple[SidePlan, ...]) -> dict[str, Side]:
-    return {f"{name}_side": plan.side for name, plan in zip(names, sides, strict=True)}
-
-
-def kernel_of(choice_module: str, parameters: dict[str, object]) -> Kernel:
-    """The kernel named as its golden is."""
-    return Kernel(f"{__package__}.kernels.{choice_module}:{choice_module}_kernel", tuple(parameters.items()))
+def kernel_of(module: str, sides: tuple[SideTemplate, ...], parameters: dict[str, object]) -> Kernel:
+    """The kernel of that name, which is its golden's too, for these sides."""
+    named = {f"{side.name}_side": side.side for side in sides}
+    return Kernel(f"{__package__}.kernels.{module}:{module}_kernel", tuple((named | parameters).items()))

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from .carriers import SourceView
 from .golden.slots import bits
 from .layout import RowLayout
 from .means import mean_bounds
-from .plans import KernelPlan, SidePlan
+from .plans import KernelPlan, SidePlan, pairs
 from .reference import reference
 from .task_plan import TaskPlan
 from .token_plan import TokenPlan, tokens_of
@@ -59,9 +60,7 @@ def _token_probe(plan: TokenPlan) -> Probe:
         written = sources[-1][:, side.side.column : side.side.column + side.side.row]
         bits(golden)[indexes[-1][0].long()] = bits(written)
         goldens.append(golden)
-    return Probe(
-        (*sources, *indexes, *(cover[None, :, None] for cover in covers), *covers), goldens, results=2 * len(covers)
-    )
+    return Probe((*sources, *indexes, *pairs(covers)), goldens, results=2 * len(covers))
 
 
 def _task_probe(plan: TaskPlan) -> Probe:
@@ -85,7 +84,9 @@ def _task_probe(plan: TaskPlan) -> Probe:
         compress_seq_offset=torch.tensor([window, -1, *padding][:heads], dtype=torch.int32),
         seq_lens=torch.tensor([length], dtype=torch.int32),
     )
-    probe = replace(plan, arguments=arguments, sides=sides)
+    probe = replace(
+        plan, arguments=arguments, sides=sides, covers=pairs([side.layout.cover(side.cache) for side in sides])
+    )
     goldens = [side.cache.clone() for side in sides]
     reference(probe, torch.arange(heads), arguments.slot_mapping, goldens)
 
@@ -105,7 +106,8 @@ def _probe_side(side: SidePlan, slots: int, length: int, random: torch.Generator
     cover = _noise(side, capacity * groups, random)
     layout = RowLayout(side.side.row, capacity, capacity * groups, groups, tuple(range(groups)), capacity * groups)
     source = tokens_of(side.source, 1, torch.arange(length) % len(side.source))
-    return SidePlan(source, cover.view(1, capacity, 1, -1), layout, side.side)
+    view = SourceView(None, side.side.width, side.side.column)
+    return SidePlan(source, cover.view(1, capacity, 1, -1), view, layout, side.side)
 
 
 def _probe_tokens(plan: TaskPlan, side: SidePlan, name: str) -> torch.Tensor:

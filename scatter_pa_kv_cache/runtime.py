@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .errors import InvalidParameterError
@@ -27,13 +28,20 @@ class Kernel:
 
     factory: str
     arguments: tuple[tuple[str, Any], ...]
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.factory, self.arguments)))
+
+    def __hash__(self) -> int:
+        return self._hash  # a launch looks its kernel up
 
     @property
     def name(self) -> str:
         return self.factory.rpartition(":")[2]
 
     def build(self, stage: str) -> Callable[..., None]:
-        """The jit object for one stage of ``kernels.options.jit_options``. Imports pypto."""
+        """The jit object for one stage of ``patterns.options.jit_options``. Imports pypto."""
         module, _, function = self.factory.partition(":")
         return getattr(importlib.import_module(module), function)(**dict(self.arguments), stage=stage)
 
@@ -71,4 +79,9 @@ def launch(plan: KernelPlan) -> None:
 
         sim.run(plan)
     else:
-        plan.kernel.build("npu")(*plan.tensors())
+        _on_npu(plan.kernel)(*plan.tensors())
+
+
+@cache
+def _on_npu(kernel: Kernel) -> Callable[..., None]:
+    return kernel.build("npu")

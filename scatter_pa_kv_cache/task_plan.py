@@ -8,13 +8,13 @@ import torch
 from torch.nn.functional import pad
 
 from .arguments import Arguments
-from .carriers import carry, token_rows
+from .carriers import carrier_dtype, token_rows
 from .data_rules import read_index_data
 from .errors import TilingError
 from .kernels.side import Side
 from .kernels.tiling import UNIFIED_BUFFER_BYTES, choose_tiling
 from .layout import RowLayout, row_layout
-from .plans import Items, KernelPlan, SidePlan, cover_pair, kernel_of, side_parameters
+from .plans import Items, KernelPlan, SideTemplate, Template, kernel_of
 from .rules import Choice
 
 _NAMES = ("key", "value")
@@ -26,7 +26,7 @@ class TaskPlan(KernelPlan):
     """Runs of a (sequence, head)'s tokens go to runs of slots from ``slot_mapping[task]`` on."""
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        return self._tensors(self.arguments.slot_mapping, tuple(plan.cache for plan in self.sides))
+        return self._tensors(self.arguments.slot_mapping, self.caches)
 
     def items(self) -> Items:
         data = read_index_data(self.arguments, self.choice)
@@ -54,7 +54,10 @@ class TaskPlan(KernelPlan):
 
     def without_means(self) -> TaskPlan:
         """The plan of an Omni call on the same arguments: the same, where no task has a window."""
-        return make_task_plan(self.arguments, Choice(self.choice.scenario, "Omni"), self.run_mode)
+        template = task_template(self.arguments, Choice(self.choice.scenario, "Omni"))
+        bound = template.bind(self.arguments, self.run_mode, None)
+        assert isinstance(bound, TaskPlan)
+        return bound
 
     def part(
         self, numbers: torch.Tensor, slots: torch.Tensor, caches: tuple[torch.Tensor, ...]
@@ -90,7 +93,7 @@ class TaskPlan(KernelPlan):
             _slot_rows(plan.layout, cache, longest, parameters["index_dtype"])
             for plan, cache in zip(self.sides, caches, strict=True)
         ]
-        return (*scalars, *(plan.source for plan in self.sides), *rows, *cover_pair(self.sides, caches))
+        return (*scalars, *(plan.source for plan in self.sides), *rows, *self.covers_of(caches))
 
 
 def _int32(tensor: torch.Tensor | None) -> torch.Tensor:
@@ -110,8 +113,8 @@ def _slot_rows(layout: RowLayout, cache: torch.Tensor, longest: int, dtype: str)
     return pad(rows, (0, longest), value=-1)
 
 
-def make_task_plan(arguments: Arguments, choice: Choice, run_mode: str) -> TaskPlan:
-    """Raises TilingError where the kernel's 32-bit scalars cannot count the slots."""
+def task_template(arguments: Arguments, choice: Choice) -> Template:
+    """Raises TilingError where rows cannot express a cache's strides, or 32-bit scalars cannot count its slots."""
     if _capacity(arguments.key_cache) > 2**31 - 1:
         raise TilingError(
             f"key_cache has {_capacity(arguments.key_cache)} slots; the compressed scenarios count slots in 32 bits, "
@@ -119,36 +122,35 @@ def make_task_plan(arguments: Arguments, choice: Choice, run_mode: str) -> TaskP
             "layout",
         )
     averaged = choice.scatter_mode == "Rope"
-    sides = tuple(_side_plan(arguments, name, averaged) for name in _NAMES)
-    index_dtype = "int64" if any(plan.layout.num_rows > 2**31 - 1 for plan in sides) else "int32"
-    longest = arguments.key.shape[1] if arguments.key.dim() == 4 else arguments.key.shape[0]
+    sides = tuple(_side(arguments, name, averaged) for name in _NAMES)
+    index_dtype = "int64" if any(side.layout.num_rows > 2**31 - 1 for side in sides) else "int32"
+    row_bytes = max(side.side.row * side.carrier.itemsize for side in sides)
     tiling = choose_tiling(
-        num_tokens=longest,
-        row_bytes=max(plan.side.row * plan.cache.element_size() for plan in sides)
-        + (4 * sides[0].side.row if averaged else 0),
+        num_tokens=arguments.key.shape[-3],
+        row_bytes=row_bytes + (4 * sides[0].side.row if averaged else 0),
         index_bytes=8 if index_dtype == "int64" else 4,
     )
-    parameters: dict[str, object] = {**side_parameters(_NAMES, sides), "heads": arguments.key.shape[-2]}
+    parameters: dict[str, object] = {"heads": arguments.key.shape[-2]}
     if choice.module == "compress_4d":
         parameters["scatter_mode"] = choice.scatter_mode
     parameters["index_dtype"] = index_dtype
     if choice.module in ("compress_4d", "rope"):
         dtype = arguments.key_dtype
         parameters["mean_dtype"] = dtype if dtype in _INTEGERS_OF_32_BITS else "float32"
-    parameters |= {"tile": tiling.tokens, "nbuffer": tiling.nbuffer}
-    return TaskPlan(arguments, run_mode, choice, kernel_of(choice.module, parameters), tiling.tokens, sides)
+    kernel = kernel_of(choice.module, sides, parameters | {"tile": tiling.tokens, "nbuffer": tiling.nbuffer})
+    return Template(TaskPlan, choice, kernel, tiling.tokens, sides)
 
 
-def _side_plan(arguments: Arguments, name: str, averaged: bool) -> SidePlan:
+def _side(arguments: Arguments, name: str, averaged: bool) -> SideTemplate:
     source, cache = getattr(arguments, name), getattr(arguments, f"{name}_cache")
     dtype, wraps = getattr(arguments, f"{name}_dtype"), 0
-    if not averaged:
-        source, cache = carry(source, cache)
-        dtype = str(cache.dtype).removeprefix("torch.")
-    elif dtype in ("uint8", "uint16"):
-        dtype = dtype.removeprefix("u")
-        source, cache = source.view(getattr(torch, dtype)), cache.view(getattr(torch, dtype))
-        wraps = 2 ** (8 * cache.element_size())
-    rows, column = token_rows(source.flatten(0, -3))
-    layout = row_layout(f"{name}_cache", "Norm", cache, UNIFIED_BUFFER_BYTES // 12)
-    return SidePlan(rows, cache, layout, Side(dtype, layout.row, layout.groups, rows.shape[1], column, wraps))
+    carrier = cache.dtype if averaged else carrier_dtype(source, cache)
+    if averaged and dtype in ("uint8", "uint16"):  # their means are taken of the signed type, corrected
+        carrier, wraps = getattr(torch, dtype.removeprefix("u")), 2 ** (8 * cache.element_size())
+    if carrier is not cache.dtype:
+        dtype = str(carrier).removeprefix("torch.")
+    view = token_rows(source.view(carrier).flatten(0, -3))
+    layout = row_layout(f"{name}_cache", "Norm", cache.view(carrier), UNIFIED_BUFFER_BYTES // 12)
+    return SideTemplate(
+        name, carrier, view, layout, Side(dtype, layout.row, layout.groups, view.width, view.column, wraps)
+    )

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from .arguments import Arguments
-from .carriers import carry, group_rows, token_rows
+from .carriers import carrier_dtype, group_rows, place_of, token_rows
 from .errors import TilingError
 from .golden.slots import bits
-from .indexing import RowIndex, cache_axes, index_dtype, indexes_of
+from .indexing import cache_axes, index_dtype, indexes_of
 from .kernels.side import Side
 from .kernels.tiling import UNIFIED_BUFFER_BYTES, choose_tiling, largest_tile
 from .layout import RowLayout, row_layout
-from .plans import Items, KernelPlan, SidePlan, cover_pair, kernel_of, side_parameters
+from .plans import Items, KernelPlan, SideTemplate, Template, kernel_of
 from .rules import Choice
 
 _NAMES = ("key", "value")
@@ -25,16 +26,12 @@ _NAMES = ("key", "value")
 class TokenPlan(KernelPlan):
     """Token i's G rows go to the rows of ``slot_mapping[i]``."""
 
-    shared: RowIndex | None = None
-
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        sources = tuple(plan.source for plan in self.sides)
-        caches = tuple(plan.cache for plan in self.sides)
         if self.shared is not None:
-            indexes = self.shared.of(self._layouts)
+            indexes = self.shared.indexes
         else:
             indexes = indexes_of(self._layouts, self.arguments.slot_mapping)
-        return (*sources, *indexes, *cover_pair(self.sides, caches))
+        return (*(side.source for side in self.sides), *indexes, *self.covers)
 
     @property
     def _layouts(self) -> tuple[RowLayout, ...]:
@@ -51,7 +48,7 @@ class TokenPlan(KernelPlan):
         self, numbers: torch.Tensor, slots: torch.Tensor, caches: tuple[torch.Tensor, ...]
     ) -> tuple[torch.Tensor, ...]:
         sources = tuple(tokens_of(plan.source, plan.layout.groups, numbers) for plan in self.sides)
-        return (*sources, *indexes_of(self._layouts, slots), *cover_pair(self.sides, caches))
+        return (*sources, *indexes_of(self._layouts, slots), *self.covers_of(caches))
 
     def rows_named(self, part: Items, index: torch.Tensor) -> torch.Tensor:
         return index[0].long()
@@ -72,51 +69,62 @@ def tokens_of(source: torch.Tensor, groups: int, numbers: torch.Tensor) -> torch
     return bits(source)[rows].view(source.dtype)
 
 
-def make_token_plan(arguments: Arguments, choice: Choice, run_mode: str, shared: RowIndex | None) -> TokenPlan:
-    """``shared``: the row index that was handed in as slot_mapping. Raises InvalidParameterError if it does not fit."""
+def token_template(arguments: Arguments, choice: Choice) -> Template:
+    """Raises TilingError where rows cannot express a cache's strides, or a token does not fit the unified buffer."""
     names = _NAMES[:1] if arguments.key_only else _NAMES
-    pairs = [_carried(arguments, choice, number) for number in range(len(names))]
     axes = cache_axes(choice.scenario.cache_mode, choice.scatter_mode, arguments.key_cache)
-    layouts = tuple(row_layout(f"{name}_cache", axes, cache) for name, (_, cache) in zip(names, pairs, strict=True))
-    dtype = index_dtype(layouts, arguments.slot_mapping.dtype)
-    layouts, parts = _cut(layouts, tuple(cache.element_size() for _, cache in pairs), dtype.itemsize)
-    if shared is not None:
-        shared.of(layouts)
-    sides = tuple(_side_plan(*pair, layout, parts) for pair, layout in zip(pairs, layouts, strict=True))
+    sources: list[torch.Tensor] = []
+    dense: list[RowLayout] = []
+    for number, name in enumerate(names):
+        source, cache = _source(arguments, choice, number), getattr(arguments, f"{name}_cache")
+        carrier = carrier_dtype(source, cache)
+        sources.append(source.view(carrier))
+        dense.append(row_layout(f"{name}_cache", axes, cache.view(carrier)))
+    dtype = index_dtype(dense, arguments.slot_mapping.dtype)
+    element_bytes = [source.element_size() for source in sources]
+    layouts, parts = _cut(dense, element_bytes, dtype.itemsize)
+    nct = choice.scatter_mode == "Nct"
+    sides = tuple(
+        _side(name, source, layout, parts, nct) for name, source, layout in zip(names, sources, layouts, strict=True)
+    )
     tiling = choose_tiling(
         num_tokens=arguments.slot_mapping.shape[0] * parts,
-        row_bytes=max(plan.side.row * plan.cache.element_size() for plan in sides),
+        row_bytes=max(layout.row * size for layout, size in zip(layouts, element_bytes, strict=True)),
         index_bytes=dtype.itemsize,
-        groups=max(plan.side.groups for plan in sides),
+        groups=max(side.side.groups for side in sides),
         caches=len(sides),
     )
-    parameters: dict[str, object] = {**side_parameters(names, sides), "index_dtype": str(dtype).removeprefix("torch.")}
+    parameters: dict[str, object] = {"index_dtype": str(dtype).removeprefix("torch.")}
     if len(sides) == 2:
         parameters["one_index"] = layouts[0].same_rows(layouts[1])
-    parameters |= {"tile": tiling.tokens, "nbuffer": tiling.nbuffer}
-    kernel = kernel_of(choice.module, parameters)
-    return TokenPlan(arguments, run_mode, choice, kernel, max(1, tiling.tokens // parts), sides, shared)
+    kernel = kernel_of(choice.module, sides, parameters | {"tile": tiling.tokens, "nbuffer": tiling.nbuffer})
+    return Template(TokenPlan, choice, kernel, max(1, tiling.tokens // parts), sides)
 
 
-def _carried(arguments: Arguments, choice: Choice, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Source and cache of the key (0) or the value (1) as carriers."""
-    source, cache = getattr(arguments, _NAMES[number]), getattr(arguments, f"{_NAMES[number]}_cache")
-    if choice.scatter_mode == "Nct":
-        strides, offsets = arguments.spec.strides, arguments.spec.offsets
-        assert strides is not None, "rule J1"
-        assert offsets is not None, "rule J1"
-        source = _nct_view(source, strides[number], offsets[number])
-    return carry(source, cache)
+def _source(arguments: Arguments, choice: Choice, number: int) -> torch.Tensor:
+    """The key (0) or the value (1). Nct's is [T, H, D] too, a token beginning at ``token * stride + offset``."""
+    source: torch.Tensor = getattr(arguments, _NAMES[number])
+    if choice.scatter_mode != "Nct":
+        return source
+    strides, offsets = arguments.spec.strides, arguments.spec.offsets
+    assert strides is not None, "rule J1"
+    assert offsets is not None, "rule J1"
+    places = (strides[number], source.shape[-1], 1)
+    return source.as_strided(source.shape, places, source.storage_offset() + offsets[number])
 
 
-def _nct_view(source: torch.Tensor, stride: int, offset: int) -> torch.Tensor:
-    """Nct's [T, H, D]: a token's H*D elements begin at element ``token * stride + offset`` of the source's memory."""
-    return source.as_strided(source.shape, (stride, source.shape[-1], 1), source.storage_offset() + offset)
+def _side(name: str, source: torch.Tensor, layout: RowLayout, parts: int, nct: bool) -> SideTemplate:
+    view = token_rows(source) if layout.groups == 1 else group_rows(source, layout.row)
+    if nct and view.placed is None:  # contiguous, and yet it need not begin where the argument does
+        view = view._replace(placed=place_of(source))
+    dtype = str(source.dtype).removeprefix("torch.")
+    side = Side(dtype, layout.row, layout.groups // parts, view.width, view.column)
+    return SideTemplate(name, source.dtype, view, layout, side)
 
 
 def _cut(
-    layouts: tuple[RowLayout, ...], element_bytes: tuple[int, ...], index_bytes: int
-) -> tuple[tuple[RowLayout, ...], int]:
+    layouts: Sequence[RowLayout], element_bytes: Sequence[int], index_bytes: int
+) -> tuple[Sequence[RowLayout], int]:
     """Layouts whose tokens fall into so many parts of equally many rows that each part fits the unified buffer.
 
     One part, but for tokens of about 192 KiB and more. Raises TilingError where no number of parts does.
@@ -136,9 +144,3 @@ def _cut(
         "bytes and cannot be cut into parts alike for key and value; a token must be smaller",
         "layout",
     )
-
-
-def _side_plan(source: torch.Tensor, cache: torch.Tensor, layout: RowLayout, parts: int) -> SidePlan:
-    rows, column = token_rows(source) if layout.groups == 1 else (group_rows(source, layout.row), 0)
-    dtype = str(cache.dtype).removeprefix("torch.")
-    return SidePlan(rows, cache, layout, Side(dtype, layout.row, layout.groups // parts, rows.shape[1], column))

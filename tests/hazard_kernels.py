@@ -2,8 +2,8 @@
 
 import pypto
 
-from scatter_pa_kv_cache.kernels.options import jit_options
 from scatter_pa_kv_cache.patterns.cache_scatter import index_tile, scatter_tile
+from scatter_pa_kv_cache.patterns.options import jit_options
 
 
 def serial_kernel(row, tile, stage):

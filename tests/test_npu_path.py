@@ -6,20 +6,26 @@ import rule_cases
 import torch
 
 from scatter_pa_kv_cache import InvalidParameterError, row_index, scatter_pa_kv_cache
-from scatter_pa_kv_cache.arguments import normalise
-from scatter_pa_kv_cache.planning import choose_cached, make_plan
+from scatter_pa_kv_cache.arguments import Arguments, normalise
+from scatter_pa_kv_cache.planning import template
 from scatter_pa_kv_cache.plans import KernelPlan
+from scatter_pa_kv_cache.rules import choose
 
 
 def on_meta(case: dict) -> dict:
     return {name: given.to("meta") if isinstance(given, torch.Tensor) else given for name, given in case.items()}
 
 
+def plan_for_npu(arguments: Arguments) -> KernelPlan:
+    choice = choose(arguments.spec)
+    assert choice is not None
+    return template(arguments, choice).bind(arguments, "npu", None)
+
+
 @pytest.mark.parametrize("base", rule_cases.BASES, ids=lambda base: base.__name__)
 def test_planning_and_the_launch_tensors_read_nothing(base) -> None:
     arguments = normalise(**on_meta(base()))
-    plan = make_plan(arguments, choose_cached(arguments.spec), "npu")
-    assert isinstance(plan, KernelPlan)
+    plan = plan_for_npu(arguments)
     assert all(tensor.device.type == "meta" for tensor in plan.tensors())
 
 
@@ -36,8 +42,7 @@ def test_caches_are_passed_as_they_are(base) -> None:
     """Read and written memory of each cache are the caller's own."""
     case = base()
     arguments = normalise(**case)
-    plan = make_plan(arguments, choose_cached(arguments.spec), "npu")
-    assert isinstance(plan, KernelPlan)
+    plan = plan_for_npu(arguments)
     caches = [case[name] for name in ("key_cache", "value_cache") if case.get(name) is not None and case[name].dim()]
     read, written = plan.tensors()[-2 * len(caches) : -len(caches)], plan.tensors()[-len(caches) :]
     for cache, one, other in zip(caches, read, written, strict=True):
