@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from .golden.slots import bits
@@ -9,19 +11,20 @@ from .layout import memory_span
 
 
 def touched_blocks(
-    cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor, block_size: int
+    caches: Sequence[torch.Tensor], slots: torch.Tensor, rows: torch.Tensor, block_size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The blocks of ``cache`` that runs of ``rows`` [N] slots from ``slots`` [N] on lie in, ascending, and the slots
-    counted in those blocks alone.
+    """The blocks that runs of ``rows`` [N] slots from ``slots`` [N] on lie in, ascending, and the slots counted in
+    those blocks alone.
 
-    Neighbouring blocks stay neighbours, so a run stays a run. All blocks, where they are not the outermost axis in
-    memory.
+    caches: alike in their slots. Neighbouring blocks stay neighbours, so a run stays a run. All blocks, where they are
+    not the outermost axis of each cache in memory.
     """
-    if not _blocks_outermost(cache):
-        return torch.arange(cache.shape[0]), slots
+    num_blocks = caches[0].shape[0]
+    if not all(map(_blocks_outermost, caches)):
+        return torch.arange(num_blocks), slots
     first = slots // block_size
     last = (slots + rows - 1) // block_size
-    marked = torch.zeros(cache.shape[0] + 1, dtype=torch.int32)
+    marked = torch.zeros(num_blocks + 1, dtype=torch.int32)
     marked.index_add_(0, first.long(), torch.ones_like(first, dtype=torch.int32))
     marked.index_add_(0, last.long() + 1, torch.full_like(last, -1, dtype=torch.int32))
     touched = marked[:-1].cumsum(0) > 0

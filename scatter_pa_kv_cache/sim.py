@@ -70,8 +70,8 @@ def run(plan: KernelPlan) -> None:
     if isinstance(plan, TaskPlan):
         plan = _computable(plan)
     _verify(plan)
-    caches = [side.cache for side in plan.sides]
-    blocks, slots = touched_blocks(caches[0], items.slots, items.rows, plan.sides[0].layout.block_size)
+    caches = plan.caches
+    blocks, slots = touched_blocks(caches, items.slots, items.rows, plan.sides[0].layout.block_size)
     items = replace(items, slots=slots)
     touched = _touch(plan, items, blocks)
     for part in _parts(plan, items, touched):
@@ -83,7 +83,7 @@ def run(plan: KernelPlan) -> None:
         raise
 
 
-def _commit(caches: list[torch.Tensor], blocks: torch.Tensor, touched: Touched) -> None:
+def _commit(caches: Sequence[torch.Tensor], blocks: torch.Tensor, touched: Touched) -> None:
     for cache, small in zip(caches, touched.caches, strict=True):
         put_blocks(cache, blocks, small)
 

@@ -66,8 +66,10 @@ def cache_pair(
     dtypes: tuple[torch.dtype, torch.dtype],
     random: torch.Generator,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Dense, with padded blocks, with blocks of another layer between, or interleaved in one tensor."""
-    forms = ["dense", "padded", "layered"] + (["interleaved"] if key == value and dtypes[0] == dtypes[1] else [])
+    """Dense, with padded blocks, with blocks of another layer between, turned inside out, or both in one tensor."""
+    forms = ["dense", "padded", "layered", "turned"] + (
+        ["interleaved"] if key == value and dtypes[0] == dtypes[1] else []
+    )
     form = draw(st.sampled_from(forms))
     if form == "interleaved":
         both = noise((key[0], 2, *key[1:]), dtypes[0], random)
@@ -75,6 +77,10 @@ def cache_pair(
     pair = []
     for shape, dtype in zip((key, value), dtypes, strict=True):
         if form == "dense":
+            pair.append(noise(shape, dtype, random))
+        elif form == "turned" and not pair:  # blocks inside slots, of the first cache alone
+            pair.append(noise((shape[1], shape[0], *shape[2:]), dtype, random).transpose(0, 1))
+        elif form == "turned":
             pair.append(noise(shape, dtype, random))
         elif form == "layered":
             pair.append(noise((shape[0], 3, *shape[1:]), dtype, random)[:, 1])
