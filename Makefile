@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: sim test test-all lint format bench clean
+.PHONY: sim test test-all lint format bench pictures clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +30,10 @@ format: $(READY)
 
 bench: $(READY)  ## cost-model figures beside the field's kernel
 	$(BIN)/python -m scatter_pa_kv_cache.benchmarks.model
+
+pictures: $(READY)  ## the layout of each scenario, docs/layout_1.png to docs/layout_7.png
+	$(BIN)/python -m scatter_pa_kv_cache draw layout --to docs
+	rm docs/layout_?.svg
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info
