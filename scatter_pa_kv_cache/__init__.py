@@ -16,7 +16,9 @@ if TYPE_CHECKING:
         SimulationError,
         TilingError,
     )
+    from .gather import gather_pa_kv_cache
     from .indexing import RowIndex, row_index
+    from .slots import slots_from_block_table
 
 __version__ = "0.1.0"
 
@@ -29,13 +31,16 @@ __all__ = [
     "ScatterPaKvCacheWarning",
     "SimulationError",
     "TilingError",
+    "gather_pa_kv_cache",
     "plan",
     "row_index",
     "scatter_pa_kv_cache",
+    "slots_from_block_table",
 ]
 
 
 _HOMES = {"plan": "api", "scatter_pa_kv_cache": "api", "RowIndex": "indexing", "row_index": "indexing"}
+_HOMES |= {"gather_pa_kv_cache": "gather", "slots_from_block_table": "slots"}
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from .indexing import RowIndex
@@ -92,8 +93,18 @@ def scatter_pa_kv_cache(
         ScatterPaKvCacheError: the call is refused; ``.code`` and ``.rule`` say why. The caches keep their bits.
         SimulationError: in sim, a verdict was not PASS or there is no room. The caches keep their bits.
 
+    Under torch.compile this is the operator that the module ``op`` registers, without a graph break; of a
+    :class:`RowIndex` it takes the slots.
+
     The scenarios and rules are those of CANN's operator ScatterPaKvCache. The npu mode was never run by this project.
     """
+    if torch.compiler.is_compiling():
+        from .op import write
+
+        tensors = (key, key_cache, slot_mapping, value, value_cache, compress_lens, compress_seq_offset, seq_lens)
+        options = (cache_mode, scatter_mode, strides, offsets, key_dtype, value_dtype, soc)
+        write(tensors, options, run_mode, check_data)
+        return
     plan(
         key,
         key_cache,

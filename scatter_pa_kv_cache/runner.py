@@ -196,12 +196,12 @@ def _run(configs: Sequence[Config], device: str, seed: int) -> int:
     counts = {PASS: 0, FAIL: 0, SKIP: 0}
     start = time.perf_counter()
     for done, config in enumerate(configs):
-        _progress(done, len(configs), config.name)
+        show_progress(done, len(configs), config.name)
         begin = time.perf_counter()
         marker, details = run_config(config, run_mode, seed, device)
         seconds = time.perf_counter() - begin
         counts[marker] += 1
-        _progress(None, 0, "")
+        show_progress(None, 0, "")
         where = f"scenario {config.scenario} {config.module:11}"
         line = f"[{marker}] {config.name:{_WIDTH}}  {where}  {describe(config, run_mode)}  {details}, {seconds:.2f} s"
         print(line, file=sys.stderr if marker == FAIL else sys.stdout, flush=True)
@@ -214,7 +214,7 @@ def _run(configs: Sequence[Config], device: str, seed: int) -> int:
     return 0
 
 
-def _progress(done: int | None, total: int, name: str) -> None:
+def show_progress(done: int | None, total: int, name: str) -> None:
     """Draw the bar, or erase it (None); only on a terminal."""
     if not sys.stderr.isatty():
         return
