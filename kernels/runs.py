@@ -5,7 +5,7 @@ from typing import Any
 
 import pypto
 
-from ..patterns.cache_scatter import scatter_rows
+from ..patterns.cache_scatter import run_index, scatter_rows
 
 
 def task_loop(slot_mapping):
@@ -41,8 +41,7 @@ class Target:
 
     def write(self, rows, group, slot, count, tile):
         """Write ``rows`` [tile, L], count of them valid, to the slots from ``slot`` on."""
-        index = pypto.view(self.slot_rows, [1, tile], [group, slot], valid_shape=[1, count])
-        scatter_rows(self.rows_out, self.cache, index, rows)
+        scatter_rows(self.rows_out, self.cache, run_index(self.slot_rows, slot, count, tile, group), rows)
 
 
 def copy_run(targets, head, first, slot, length, tile):

@@ -16,6 +16,16 @@ def index_tile(index, first, count, tile, groups=1):
     return pypto.view(index, [1, tile * groups], [0, first * groups], valid_shape=[1, count * groups])
 
 
+def run_index(numbers, first, count, tile, line=0):
+    """The row index of ``count`` rows in a run, of which the first is number ``first``: [1, tile], count valid.
+
+    numbers: [lines, R] int32 or int64, a kernel parameter; a line holds the cache rows in the order of a run, which is
+    0, 1, 2, ... for the places inside a block or window. ``first`` may be a scalar that the kernel reads: the index is
+    a view at it, and nothing is added to anything.
+    """
+    return pypto.view(numbers, [1, tile], [line, first], valid_shape=[1, count])
+
+
 def scatter_tile(rows_out, cache, index, source, first, count, tile, side):
     """Write the rows of tokens ``first .. first+count-1`` of ``source`` at the rows that ``index`` names.
 

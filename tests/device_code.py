@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import _checkout  # noqa: F401
@@ -23,8 +24,14 @@ from scatter_pa_kv_cache.runtime import Kernel
 def emit(call: dict, **changes: object) -> list[str]:
     """The sources of the kernel of one call, some of its factory's arguments changed."""
     made = plan(**call)
-    kernel = Kernel(made.kernel.factory, tuple((dict(made.kernel.arguments) | changes).items()))
-    kernel.build("code")(*made.tensors())
+    return emitted_by(
+        Kernel(made.kernel.factory, tuple((dict(made.kernel.arguments) | changes).items())), made.tensors()
+    )
+
+
+def emitted_by(kernel: Kernel, tensors: Sequence[torch.Tensor]) -> list[str]:
+    """The sources of a kernel, compiled for these tensors."""
+    kernel.build("code")(*tensors)
     sources = [path.read_text() for path in sorted(Path("output").glob("*/kernel_aicore/*_aiv.cpp"))]
     shutil.rmtree("output")
     return sources
