@@ -2,8 +2,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCUMENTED := api indexing gather slots compat compat.ascend compat.vllm compat.flashinfer op errors plans gate
 
-.PHONY: sim test test-all lint format bench pictures clean
+.PHONY: sim test test-all lint format bench pictures docs clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -14,10 +15,10 @@ sim: $(READY)  ## the main job: every named config through the PyPTO interpreter
 	$(BIN)/python tests/test_scatter_pa_kv_cache.py --run_mode sim
 
 test: $(READY)  ## the default tests
-	$(BIN)/python -m pytest -p no:cacheprovider
+	$(BIN)/python -m pytest -p no:cacheprovider -n 2 --dist loadfile
 
 test-all: $(READY)  ## the default tests and the slow ones
-	$(BIN)/python -m pytest -p no:cacheprovider -m ''
+	$(BIN)/python -m pytest -p no:cacheprovider -n 2 --dist loadfile -m ''
 
 lint: $(READY)
 	$(BIN)/ruff check --no-cache .
@@ -28,12 +29,19 @@ format: $(READY)
 	$(BIN)/ruff check --no-cache --fix .
 	$(BIN)/ruff format --no-cache .
 
-bench: $(READY)  ## cost-model figures beside the field's kernel
-	$(BIN)/python -m scatter_pa_kv_cache.benchmarks.model
+bench: $(READY)  ## all figures that need no NPU: tables, rows in benchmarks/results.csv, and two pictures
+	$(BIN)/python -m scatter_pa_kv_cache bench model --save
+	$(BIN)/python -m scatter_pa_kv_cache bench host --save
+	$(BIN)/python -m scatter_pa_kv_cache bench sim --save
+	$(BIN)/python -m scatter_pa_kv_cache bench plot
 
 pictures: $(READY)  ## the layout of each scenario, docs/layout_1.png to docs/layout_7.png
 	$(BIN)/python -m scatter_pa_kv_cache draw layout --to docs
 	rm docs/layout_?.svg
 
+docs: $(READY)  ## the API reference from the docstrings, in site/
+	$(BIN)/python -m pip -qq install -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m pdoc -o site $(addprefix scatter_pa_kv_cache.,$(DOCUMENTED))
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist site *.egg-info
