@@ -50,7 +50,7 @@ class RowLayout:
     def index(self, slots: torch.Tensor) -> torch.Tensor:
         """The row index [1, T*G] of ``slots`` [T] (int32 or int64, any stride), on their device and of their dtype.
 
-        Negative slots give -1 for each of their groups.
+        A negative slot gives a negative row for each of its groups.
         """
         if self.block_rows == self.block_size * self.slot_rows:
             rows = slots if self.slot_rows == 1 else slots * self.slot_rows

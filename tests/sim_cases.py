@@ -188,7 +188,7 @@ def task_calls(draw: st.DrawFn, mode: str, rank: int) -> Case:
     blocks = -(-max(end + 1, sum(lengths)) // block_size) + draw(st.integers(0, 1))
     index = draw(st.sampled_from([torch.int32, torch.int64]))
     longest = max(lengths) + draw(st.integers(0, 2))
-    shape = (batches, longest, heads) if rank == 4 else (sum(lengths), heads)
+    shape: tuple[int, ...] = (batches, longest, heads) if rank == 4 else (sum(lengths), heads)
     tasks = (batches, heads) if rank == 4 else (batches * heads,)
 
     def values(size: int) -> torch.Tensor:

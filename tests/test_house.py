@@ -1,6 +1,7 @@
 """The house itself: what imports what, what listing needs, and that the README's table is the code's."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +71,12 @@ def test_imports_stay_light(statement: str, absent: tuple[str, ...], tmp_path: P
         check=True,
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_every_promise_names_tests_that_exist() -> None:
+    promises = (_checkout.ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`(?:tests/)?(test_\w+\.py)(?:::(\w+))?`", promises)
+    assert len(named) > 30
+    for file, test in named:
+        source = (_checkout.ROOT / "tests" / file).read_text()
+        assert not test or f"def {test}(" in source, f"{file}::{test}"
