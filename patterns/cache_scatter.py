@@ -47,3 +47,16 @@ def scatter_rows(rows_out, cache, index, rows):
     """
     cache_2d = pypto.reshape(cache, rows_out.shape, inplace=True)
     rows_out.move(pypto.scatter_update(cache_2d, -2, index, rows))
+
+
+def updated_rows(rows, index, new):
+    """A copy of ``rows`` [R, L] with ``new`` [n, L] at the rows of it that ``index`` [1, n] names.
+
+    rows: a view of a tensor; without the copy the device would write into that tensor itself, at its first row. Use the
+    result in a computation: moved to a row of a tensor as it is, it is folded into the scatter and ends up elsewhere.
+    """
+    count, width = new.shape
+    pypto.set_vec_tile_shapes(rows.shape[0], width)
+    copy = pypto.clone(rows)
+    pypto.set_vec_tile_shapes(count, width)
+    return pypto.scatter_update(copy, -2, index, new)

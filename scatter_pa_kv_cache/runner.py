@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .config import Config
 from .configs import CONFIGS
+from .configs_fused import FUSED_CONFIGS, FusedConfig
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 PASS, FAIL, SKIP = "PRECISION_PASS", "PRECISION_FAIL", "PRECISION_SKIP"
 DEVICE_VARIABLE = "TILE_FWK_DEVICE_ID"
 _PREFIX = "scatter_pa_kv_cache::test_"
-_WIDTH = max(len(config.name) for config in CONFIGS)
+ALL_CONFIGS: tuple[Config | FusedConfig, ...] = (*CONFIGS, *FUSED_CONFIGS)
+_WIDTH = max(len(config.name) for config in ALL_CONFIGS)
 
 
 class Refusal(Exception):  # noqa: N818
@@ -46,8 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def run_config(config: Config, run_mode: str = "sim", seed: int = 0, device: str = "cpu") -> Outcome:
-    """Call ``scatter_pa_kv_cache`` on the config's inputs and compare each cache with golden run on the same ones."""
+def run_config(config: Config | FusedConfig, run_mode: str = "sim", seed: int = 0, device: str = "cpu") -> Outcome:
+    """Call ``scatter_pa_kv_cache`` on the config's inputs and compare each cache with golden run on the same ones.
+
+    A fused config runs its kernels instead, and what they leave is compared.
+    """
+    if isinstance(config, FusedConfig):
+        return _run_fused(config, run_mode, seed, device)
     from . import api, checker, inputs, reference
     from .errors import SimulationError
 
@@ -85,14 +92,26 @@ def run_config(config: Config, run_mode: str = "sim", seed: int = 0, device: str
     return Outcome(PASS if passed else FAIL, details + (f"; gap elements touched: {gaps}" if gaps else ""))
 
 
+def _run_fused(config: FusedConfig, run_mode: str, seed: int, device: str) -> Outcome:
+    from . import fused
+
+    try:
+        result = fused.run(config, run_mode, seed, device)
+    except Exception as error:
+        return Outcome(FAIL, _one_line(error))
+    return Outcome(PASS, "; ".join(str(output) for output in result.closeness if output.differ) or "bit-exact")
+
+
 def _one_line(error: Exception) -> str:
     """An error's class with the first and the last line of its text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     return f"{type(error).__name__}: {' ... '.join(dict.fromkeys((lines[0], lines[-1])))}"
 
 
-def describe(config: Config, run_mode: str) -> str:
+def describe(config: Config | FusedConfig, run_mode: str) -> str:
     """The sizes and dtypes of a config in one line."""
+    if isinstance(config, FusedConfig):
+        return str(config)
     size = f"B={len(config.lengths)} " if config.lengths else ""
     size += f"T={config.source_shape('key')[0]} " if config.row.key_rank == 3 else f"L={config.padded_length} "
     sizes = "/".join(str(config.size(side)) for side in config.sides)
@@ -114,17 +133,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _choose(names: Sequence[str], parts: Sequence[str], slow: bool) -> list[Config]:
+def _choose(names: Sequence[str], parts: Sequence[str], slow: bool) -> list[Config | FusedConfig]:
     """The configs asked for, in the order of the table."""
     wanted = [name.removeprefix(_PREFIX) for name in names]
-    known = {config.name for config in CONFIGS}
+    known = {config.name for config in ALL_CONFIGS}
     unknown = [name for name in wanted if name not in known]
     if unknown:
-        valid = "\n".join(f"  {config.name}" for config in CONFIGS)
+        valid = "\n".join(f"  {config.name}" for config in ALL_CONFIGS)
         raise Refusal(f"there is no config named {', '.join(unknown)}; the configs are:\n{valid}")
     chosen = [
         config
-        for config in CONFIGS
+        for config in ALL_CONFIGS
         if config.name in wanted
         or (not (wanted and not parts) and (slow or not config.slow) and (not parts or _has(config, parts)))
     ]
@@ -133,18 +152,21 @@ def _choose(names: Sequence[str], parts: Sequence[str], slow: bool) -> list[Conf
     return chosen
 
 
-def _has(config: Config, parts: Sequence[str]) -> bool:
+def _has(config: Config | FusedConfig, parts: Sequence[str]) -> bool:
     return any(part in config.name for part in parts)
 
 
-def _list(configs: Sequence[Config]) -> None:
+def _list(configs: Sequence[Config | FusedConfig]) -> None:
     for config in configs:
+        slow = " [slow]" if config.slow else ""
+        if isinstance(config, FusedConfig):
+            print(f"{config.name:{_WIDTH}}  {config.pattern}  {config}: {config.purpose}{slow}")
+            continue
         blocks = f" ({config.npu_blocks} blocks on an NPU)" if config.npu_blocks else ""
         shapes = f"key {list(config.source_shape('key'))}, key_cache {list(config.cache_shape('key', 'sim'))}"
         if "value" in config.sides and config.size("value") != config.size("key"):
             shapes += f", value size {config.size('value')}"
         dtypes = "/".join(dict.fromkeys(config.side_dtype(side) for side in config.sides))
-        slow = " [slow]" if config.slow else ""
         where = f"{config.scenario} {config.module}"
         details = f"{shapes}{blocks}, {dtypes}, {config.slot_dtype}"
         print(f"{config.name:{_WIDTH}}  {where:13}  {details}: {config.purpose}{slow}")
@@ -186,10 +208,10 @@ def _on_cpu(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     ]
 
 
-def _run(configs: Sequence[Config], device: str, seed: int) -> int:
+def _run(configs: Sequence[Config | FusedConfig], device: str, seed: int) -> int:
     run_mode = "sim" if device == "cpu" else "npu"
     print(f"{len(configs)} configs, run mode {run_mode}, every bit of every cache compared with golden")
-    fewer = [config for config in configs if config.npu_blocks > config.sim_blocks]
+    fewer = [config for config in configs if isinstance(config, Config) and config.npu_blocks > config.sim_blocks]
     if run_mode == "sim" and fewer:
         names = ", ".join(f"{config.name} ({config.sim_blocks} of {config.npu_blocks})" for config in fewer)
         print(f"sim uses fewer cache blocks than npu, the block axis being dynamic, in: {names}")
@@ -202,7 +224,10 @@ def _run(configs: Sequence[Config], device: str, seed: int) -> int:
         seconds = time.perf_counter() - begin
         counts[marker] += 1
         show_progress(None, 0, "")
-        where = f"scenario {config.scenario} {config.module:11}"
+        if isinstance(config, FusedConfig):
+            where = f"pattern {config.pattern}"
+        else:
+            where = f"scenario {config.scenario} {config.module:11}"
         line = f"[{marker}] {config.name:{_WIDTH}}  {where}  {describe(config, run_mode)}  {details}, {seconds:.2f} s"
         print(line, file=sys.stderr if marker == FAIL else sys.stdout, flush=True)
     total = time.perf_counter() - start

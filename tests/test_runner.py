@@ -14,12 +14,12 @@ from faults import FAULTS
 
 from scatter_pa_kv_cache import api, checker, runner, runtime
 from scatter_pa_kv_cache.config import Config
-from scatter_pa_kv_cache.configs import CONFIGS
 from scatter_pa_kv_cache.errors import SimulationError
 from scatter_pa_kv_cache.reference import run_golden
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
+CONFIGS = runner.ALL_CONFIGS
 NAMES = [config.name for config in CONFIGS]
 SCRIPT = _checkout.ROOT / "tests" / "test_scatter_pa_kv_cache.py"
 
