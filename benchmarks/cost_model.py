@@ -1,7 +1,7 @@
-"""One kernel in PyPTO's cost model, in a process of its own.
+"""Kernels in PyPTO's cost model, in a process of their own.
 
-The cost model leaks, prints, writes into the working directory and starts drawing scripts. Each run gets a fresh
-process, a temporary folder and a copy of PyPTO's configuration without the drawings; nothing of it is left.
+The cost model leaks, prints, writes into the working directory and starts drawing scripts. The runs get a fresh
+process, temporary folders and a copy of PyPTO's configuration without the drawings; nothing of it is left.
 """
 
 from __future__ import annotations
@@ -19,14 +19,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..runtime import Kernel
-from .task_graph import Cost, CostModelError, TaskGraph, read_cost
+from . import results
+from .task_graph import CYCLES_PER_US, Cost, CostModelError, TaskGraph, read_cost
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Cost", "CostModelError", "Example", "TaskGraph", "examples_of", "measure"]
+__all__ = [
+    "CYCLES_PER_US",
+    "Cost",
+    "CostModelError",
+    "Example",
+    "TaskGraph",
+    "examples_of",
+    "measure",
+    "measure_all",
+    "record",
+]
 
-TIMEOUT = 600  # seconds of one run
+LABEL = "PyPTO cost model, not measured"
+DEVICE = "PyPTO cost model, Ascend 910B2 (24 cube and 48 vector cores)"
+HBM_BYTES_PER_US = 1.6e6
+ROW_PRICES = (12, 60, 170)  # cycles a row store, which the cost model leaves free
+TIMEOUT = 600  # seconds of one process
 _BOOT = "from scatter_pa_kv_cache.benchmarks.cost_model import _child; _child()"
 # what would move PyPTO's files or look for a device
 _HOSTILE = ("TILE_FWK_OUTPUT_DIR", "TILEFWK_CONFIG_PATH", "ASCEND_HOME_PATH", "PYTHONSTARTUP", "PYTHONINSPECT")
@@ -47,13 +62,21 @@ class Example:
 
 
 def examples_of(tensors: Sequence[torch.Tensor]) -> tuple[Example, ...]:
-    """Examples of the shapes, dtypes and shared memory of a kernel's tensors, filled with zeros."""
+    """Examples of the shapes, dtypes and shared memory of a kernel's tensors.
+
+    One-dimensional int32 tensors, which a kernel may read as scalars, keep their elements; all else is zeros.
+    """
     first: dict[tuple[int, int], int] = {}
     examples = []
     for number, tensor in enumerate(tensors):
         owner = first.setdefault((tensor.data_ptr(), tensor.numel()), number) if tensor.numel() else number
         dtype = str(tensor.dtype).removeprefix("torch.")
-        examples.append(Example(tuple(tensor.shape), dtype, memory_of=None if owner == number else owner))
+        if owner != number:
+            examples.append(Example(tuple(tensor.shape), dtype, memory_of=owner))
+        elif tensor.dim() == 1 and dtype == "int32":
+            examples.append(Example(tuple(tensor.shape), dtype, tuple(tensor.tolist())))
+        else:
+            examples.append(Example(tuple(tensor.shape), dtype))
     return tuple(examples)
 
 
@@ -63,31 +86,63 @@ def measure(kernel: Kernel, examples: Sequence[Example], timeout: float = TIMEOU
     Raises CostModelError, with PyPTO's last words, where it does not compile or run, or takes longer than ``timeout``
     seconds.
     """
+    return measure_all([(kernel, examples)], timeout)[0]
+
+
+def measure_all(runs: Sequence[tuple[Kernel, Sequence[Example]]], timeout: float = TIMEOUT) -> list[Cost]:
+    """Several runs in one process, one after another: what the start of a process costs is paid once.
+
+    timeout: seconds of all of them. Raises CostModelError, naming the kernel, with the first that fails.
+    """
     with tempfile.TemporaryDirectory(prefix="scatter-pa-cost-") as name:
         folder = Path(name)
         (folder / "config.json").write_text(_quiet_config())
+        code: int | str
         with open(folder / "log", "wb") as log:
             try:
-                done = subprocess.run(
+                code = subprocess.run(
                     [sys.executable, "-c", _BOOT],
-                    input=pickle.dumps((kernel, tuple(examples))),
+                    input=pickle.dumps([(kernel, tuple(examples)) for kernel, examples in runs]),
                     cwd=folder,
                     env=_environment(folder / "config.json"),
                     stdout=log,
                     stderr=log,
                     check=False,
                     timeout=timeout,
-                )
+                ).returncode
             except subprocess.TimeoutExpired:
-                raise CostModelError(f"kernel {kernel.name} took longer than {timeout} s in the cost model.") from None
-        calls = list((folder / "output").glob("*/program.json"))
-        if done.returncode or len(calls) != 1:
-            words = "\n".join((folder / "log").read_text(errors="replace").strip().splitlines()[-8:])
-            raise CostModelError(
-                f"the cost model ended with exit code {done.returncode} and {len(calls)} results on kernel "
-                f"{kernel.name}. Its last words:\n{words}"
-            )
-        return read_cost(calls[0].parent)
+                code = f"none, for it took longer than {timeout} s,"
+        costs = []
+        for number, (kernel, _) in enumerate(runs):
+            calls = list((folder / str(number) / "output").glob("*/program.json"))
+            last = not (folder / str(number + 1)).exists()
+            if len(calls) != 1 or (code and last):
+                words = "\n".join((folder / "log").read_text(errors="replace").strip().splitlines()[-8:])
+                raise CostModelError(
+                    f"the cost model ended with exit code {code} and {len(calls)} results on kernel {kernel.name}. "
+                    f"Its last words:\n{words}"
+                )
+            costs.append(read_cost(calls[0].parent))
+        return costs
+
+
+def record(bench: str, cost: Cost, floor_us: float) -> dict[str, object]:
+    """The columns of the CSV file that any row of the cost model has. floor_us: HBM time of what must move."""
+    graph = cost.graph
+    return {
+        **results.environment(DEVICE),
+        "bench": bench,
+        "label": LABEL,
+        "e2e_us": round(cost.e2e_us, 3),
+        "e2e_with_prologue_us": round(cost.e2e_with_prologue_us, 3),
+        "floor_us": round(floor_us, 3),
+        "bounded_us": round(max(cost.e2e_us, floor_us), 3),
+        "tasks": graph.tasks,
+        "chain_depth": graph.chain_depth,
+        "batches": graph.batches,
+        "edges": graph.edges,
+        "scatters": graph.scatters,
+    }
 
 
 def _quiet_config() -> str:
@@ -109,8 +164,17 @@ def _environment(config: Path) -> dict[str, str]:
 
 
 def _child() -> None:
-    """The run itself; kernel and examples come through stdin."""
-    kernel, examples = pickle.load(sys.stdin.buffer)
+    """The runs themselves, each in a folder of its own; kernels and examples come through stdin."""
+    runs = pickle.load(sys.stdin.buffer)
+    for number, (kernel, examples) in enumerate(runs):
+        folder = Path(str(number)).absolute()
+        folder.mkdir()
+        os.chdir(folder)
+        kernel.build("cost")(*_tensors(examples))
+        os.chdir(folder.parent)
+
+
+def _tensors(examples: Sequence[Example]) -> list[torch.Tensor]:
     import torch
 
     tensors: list[torch.Tensor] = []
@@ -125,4 +189,4 @@ def _child() -> None:
             tensors.append(torch.arange(size).to(dtype).view(example.shape))
         else:
             tensors.append(torch.tensor(example.fill, dtype=dtype).view(example.shape))
-    kernel.build("cost")(*tensors)
+    return tensors

@@ -1,242 +1,112 @@
-"""The kernels of this project beside the field's, both in PyPTO's cost model. No figure here was measured on a device.
+"""The kernels of this project in PyPTO's cost model, Norm beside the field's kernel. Nothing here was measured.
 
-A ratio is printed only for a kernel that the interpreter proved: every compiler pass PASS, the caches right bit for
-bit, and as many scatters in the compiled graph as the call needs. A kernel that loses writes is fast.
+Four tables: Norm against the field's kernel; the kernel of every other scenario; the tiles of PA_NZ and NHSD; and what
+``assemble`` would gain over the scatter of a run. No ratio is printed for a kernel that is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from math import ceil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any
 
-from ..runtime import Kernel
-from . import results
-from .cost_model import Cost, CostModelError, Example, examples_of, measure
+from . import assembled, beside_field, results, scenarios, tiles
+from .cost_model import CYCLES_PER_US, LABEL, Cost
 
-if TYPE_CHECKING:
-    import torch
-
-    from ..plans import KernelPlan
-
-LABEL = "PyPTO cost model, not measured"
-DEVICE = "PyPTO cost model, Ascend 910B2 (24 cube and 48 vector cores)"
-HBM_BYTES_PER_US = 1.6e6
-ROW_PRICES = (12, 60, 170)  # cycles a row store
+SECTIONS = {
+    "field": (
+        "Norm, K and V [T, 2, kv_dim / 2] bfloat16. field's: max(its E2E, floor); ratio: field's / ours;\n"
+        "ratio at n: with n cycles for each row store. S: key and value are separate tasks, M: merged."
+    ),
+    "scenarios": (
+        "The other kernels, on their performance configs: found / needed. The field has none of them in PyPTO, so no\n"
+        "ratio. Tasks of a chain, and edges, are tiles of one Rope window that add to one sum."
+    ),
+    "tiles": (
+        "Tiles of PA_NZ and NHSD, K and V [T, 2, 256] bfloat16; at n: with n cycles for each row store.\n"
+        "The model does not see the bytes of a store, nor rows of a tile beyond the 256th."
+    ),
+    "assemble": "Alibi, its runs scattered as the card has it, or assembled: one store a tile and no index.",
+}
 TOKENS = (1, 32, 256, 2633, 7902, 16384)
-KV_DIMS = (512,)
-HEADS = 2
-BLOCK_SIZE = 128
-CACHES = 2
-ELEMENT_BYTES = 2  # bfloat16
-SLOT_BYTES = 4  # int32
-COLUMNS = (
-    *("kv_dim", "T", "tile", "E2E us", "with prologue", "HBM floor", "max(E2E, floor)", "field's", "ratio"),
-    *("tasks", "chain", "batches", "edges", "scatters", "verdict", *(f"ratio at {price}" for price in ROW_PRICES)),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One call: [T, 2, kv_dim / 2] key and value in bfloat16, Norm caches of 128-slot blocks, int32 slots.
-
-    expected: scatters that the call needs, and the field's kernel. verdict: "PASS", or what is wrong.
-    """
-
-    kv_dim: int
-    tokens: int
-    kernel: Kernel
-    tile: int
-    cost: Cost
-    field: Cost
-    expected: int
-    verdict: str
-
-    @property
-    def floor_us(self) -> float:
-        """HBM time of the bytes that must move: key, value and slots read once, the cache rows written once."""
-        moved = self.tokens * (2 * CACHES * self.kv_dim * ELEMENT_BYTES + SLOT_BYTES)
-        return moved / HBM_BYTES_PER_US
-
-    @property
-    def bounded_us(self) -> float:
-        return max(self.cost.e2e_us, self.floor_us)
-
-    @property
-    def field_us(self) -> float:
-        return max(self.field.e2e_us, self.floor_us)
-
-    def ratio(self, price: int = 0) -> float | None:
-        """How many times faster than the field's kernel, both no faster than HBM, at ``price`` cycles a row store.
-
-        None where the kernel's verdict or its number of scatters is wrong.
-        """
-        if self.verdict != "PASS":
-            return None
-        ours, fields = (cost.repriced_us(price, self.tokens) for cost in (self.cost, self.field))
-        return max(fields, self.floor_us) / max(ours, self.floor_us)
-
-    def cells(self) -> list[str]:
-        graph = self.cost.graph
-        ratios = [self.ratio(price) for price in (0, *ROW_PRICES)]
-        first, *priced = ["refused" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
-        times = (self.cost.e2e_us, self.cost.e2e_with_prologue_us, self.floor_us, self.bounded_us, self.field_us)
-        return [
-            *(str(self.kv_dim), str(self.tokens), str(self.tile), *(f"{time:.2f}" for time in times), first),
-            *(str(graph.tasks), str(graph.chain_depth), str(graph.batches), str(graph.edges)),
-            *(f"{graph.scatters}/{self.expected}", "PASS" if self.verdict == "PASS" else "WRONG", *priced),
-        ]
-
-    def record(self) -> dict[str, object]:
-        """The row as kept in the CSV file."""
-        graph = self.cost.graph
-        return {
-            **results.environment(DEVICE),
-            "label": LABEL,
-            "kernel": self.kernel.factory,
-            "config": f"[{self.tokens},{HEADS},{self.kv_dim // HEADS}] bfloat16 K+V, {_blocks(self.tokens)} blocks",
-            "kv_dim": self.kv_dim,
-            "tokens": self.tokens,
-            "tile": self.tile,
-            "e2e_us": round(self.cost.e2e_us, 3),
-            "e2e_with_prologue_us": round(self.cost.e2e_with_prologue_us, 3),
-            "floor_us": round(self.floor_us, 3),
-            "bounded_us": round(self.bounded_us, 3),
-            "field_e2e_us": round(self.field.e2e_us, 3),
-            "field_with_prologue_us": round(self.field.e2e_with_prologue_us, 3),
-            "tasks": graph.tasks,
-            "chain_depth": graph.chain_depth,
-            "batches": graph.batches,
-            "edges": graph.edges,
-            "scatters": graph.scatters,
-            "scatters_expected": self.expected,
-            "rows_on_busiest_core": self.cost.rows_on_busiest_core(self.tokens),
-            "verdict": self.verdict,
-            **{f"ratio_{price}": _rounded(self.ratio(price)) for price in (0, *ROW_PRICES)},
-        }
-
-
-def bench(kv_dim: int, tokens: int, factory: str | None = None) -> Row:
-    """Cost and verdict of one call. factory: "module:function" of another kernel with the parameters of the chosen one.
-
-    Raises CostModelError where a kernel does not compile or run.
-    """
-    plan = _Call.zeros(kv_dim, tokens, _blocks(tokens)).plan()
-    if factory:
-        plan = replace(plan, kernel=replace(plan.kernel, factory=factory))
-    cost = measure(plan.kernel, examples_of(plan.tensors()))
-    expected = ceil(tokens / plan.tile) * CACHES
-    verdict = _verdict(plan.kernel, plan.tile, kv_dim)
-    if cost.graph.scatters != expected:
-        verdict = f"{cost.graph.scatters} scatters are executed, {expected} are needed"
-    return Row(kv_dim, tokens, plan.kernel, plan.tile, cost, _field_cost(kv_dim, tokens), expected, verdict)
-
-
-def _blocks(tokens: int) -> int:
-    return max(64, ceil(tokens / BLOCK_SIZE))
-
-
-class _Call(NamedTuple):
-    """Arguments of one call, in the order of the public call."""
-
-    key: torch.Tensor
-    key_cache: torch.Tensor
-    slot_mapping: torch.Tensor
-    value: torch.Tensor
-    value_cache: torch.Tensor
-
-    @classmethod
-    def zeros(cls, kv_dim: int, tokens: int, blocks: int) -> _Call:
-        import torch
-
-        head = (HEADS, kv_dim // HEADS)
-        key, value = (torch.zeros(tokens, *head, dtype=torch.bfloat16) for _ in range(CACHES))
-        key_cache, value_cache = (torch.zeros(blocks, BLOCK_SIZE, *head, dtype=torch.bfloat16) for _ in range(CACHES))
-        return cls(key, key_cache, torch.arange(tokens, dtype=torch.int32), value, value_cache)
-
-    def plan(self) -> KernelPlan:
-        from ..api import plan
-        from ..plans import KernelPlan
-
-        planned = plan(*self, run_mode="sim")
-        assert isinstance(planned, KernelPlan)
-        return planned
-
-
-@cache
-def _verdict(kernel: Kernel, tile: int, kv_dim: int) -> str:
-    """Run the very kernel in sim, on a whole tile and a tail: "PASS", or the reason why its figures mean nothing."""
-    import torch
-
-    from ..errors import SimulationError
-
-    tokens = tile + max(1, tile // 2)
-    call = _Call.zeros(kv_dim, tokens, blocks=tokens // BLOCK_SIZE + 2)
-    random = torch.Generator().manual_seed(tokens)
-    for tensor in (call.key, call.value, call.key_cache, call.value_cache):
-        tensor.view(torch.int16).random_(-(2**15), 2**15, generator=random)
-    slots = torch.randperm(call.key_cache.shape[0] * BLOCK_SIZE, generator=random)[:tokens]
-    call.slot_mapping.copy_(slots)
-    wanted = [cache.view(torch.int16).flatten(0, 1).clone() for cache in (call.key_cache, call.value_cache)]
-    for want, source in zip(wanted, (call.key, call.value), strict=True):
-        want[slots] = source.view(torch.int16)
-    try:
-        replace(call.plan(), kernel=kernel, tile=tile).run()
-    except SimulationError as error:
-        return str(error).splitlines()[0]
-    left = [cache.view(torch.int16).flatten(0, 1) for cache in (call.key_cache, call.value_cache)]
-    same = all(torch.equal(cache, want) for cache, want in zip(left, wanted, strict=True))
-    return "PASS" if same else "the caches that sim left differ from torch's index_put"
-
-
-@cache
-def _field_cost(kv_dim: int, tokens: int) -> Cost:
-    """The field's kernel on the same call. Raises CostModelError where it lost a write."""
-    from .field_baseline import field_tile
-
-    head = (HEADS, kv_dim // HEADS)
-    names = ("heads", "head_size", "dtype", "index_dtype")
-    kernel = Kernel(
-        f"{__package__}.field_baseline:field_kernel", tuple(zip(names, (*head, "bfloat16", "int32"), strict=True))
-    )
-    source = Example((tokens, *head), "bfloat16")
-    block = Example((_blocks(tokens), BLOCK_SIZE, *head), "bfloat16")
-    cost = measure(kernel, (source, source, Example((tokens,), "int32", "arange"), block, block))
-    expected = ceil(tokens / field_tile(kv_dim)) * CACHES
-    if cost.graph.scatters != expected:
-        raise CostModelError(f"the field's kernel executes {cost.graph.scatters} scatters, {expected} are needed.")
-    return cost
-
-
-def _rounded(ratio: float | None) -> float | str:
-    return "" if ratio is None else round(ratio, 3)
+KV_DIM = 512
+OTHER_KV_DIMS = (128, 576, 1024, 4096, 8192, 16384)
+OTHER_TOKENS = (1, 256, 2633)
+SWIMLANE = results.FOLDER / "swimlane.csv"
+SWIMLANE_CALL = (KV_DIM, 2633)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table. Returns 1 where a ratio was refused."""
-    parser = argparse.ArgumentParser(prog="python -m scatter_pa_kv_cache.benchmarks.model", description=__doc__)
-    parser.add_argument("--tokens", type=_numbers, default=TOKENS, help="numbers of tokens, with commas")
-    parser.add_argument("--kv-dim", type=_numbers, default=KV_DIMS, help="elements of a token's row, with commas")
-    parser.add_argument("--kernel", help='"module:function" of another kernel factory with the same parameters')
-    parser.add_argument("--save", action="store_true", help=f"append the rows to {results.DEFAULT.name}")
-    parser.add_argument("--csv", type=Path, help="append the rows to this file")
-    options = parser.parse_args(argv)
-
-    rows = [bench(kv_dim, tokens, options.kernel) for kv_dim in options.kv_dim for tokens in options.tokens]
-    print(f"{LABEL}: microseconds. K and V [T, {HEADS}, kv_dim / {HEADS}] bfloat16, Norm; floor: 1.6 TB/s.")
-    print("field's: its max(E2E, floor); ratio: field's / ours; ratio at n: with n cycles for each row store.")
-    print(results.table([COLUMNS, *(row.cells() for row in rows)]))
-    wrong = [row for row in rows if row.verdict != "PASS"]
-    for row in wrong:
-        print(f"no ratio for kv_dim {row.kv_dim}, T {row.tokens}: {row.verdict}", file=sys.stderr)
+    """Print the tables. Returns 1 where a kernel is wrong and its ratio therefore refused."""
+    options = _parser().parse_args(argv)
+    print(f"{LABEL}: microseconds on an Ascend 910B2; HBM floor: 1.6 TB/s")
+    records: list[Mapping[str, object]] = []
+    wrong: list[str] = []
+    for section in options.only:
+        columns, rows = _rows(section, options)
+        print(f"\n{SECTIONS[section]}\n{results.table([columns, *(row.cells() for row in rows)])}", flush=True)
+        wrong += [f"{row.name}: {row.verdict}" for row in rows if row.verdict != "PASS"]
+        records += [row.record() for row in rows]
+    for reason in wrong:
+        print(f"no figure for {reason}", file=sys.stderr)
     if options.csv or options.save:
-        results.append(options.csv or results.DEFAULT, [row.record() for row in rows])
+        results.append(options.csv or results.DEFAULT, records)
     return 1 if wrong else 0
+
+
+def _rows(section: str, options: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+    """The columns of a table, and its rows."""
+    if section == "scenarios":
+        return scenarios.COLUMNS, scenarios.bench()
+    if section == "tiles":
+        return tiles.COLUMNS, tiles.bench()
+    if section == "assemble":
+        return assembled.COLUMNS, assembled.bench()
+    rows = beside_field.bench(_calls(options), options.kernel)
+    shown = [row for row in rows if (row.kv_dim, row.tokens) == SWIMLANE_CALL and row.verdict == "PASS"]
+    if options.save and shown:
+        write_swimlane(SWIMLANE, {"ours": shown[0].cost, "field's": shown[0].field}, shown[0].floor_us)
+    return beside_field.COLUMNS, rows
+
+
+def write_swimlane(path: Path, costs: Mapping[str, Cost], floor_us: float) -> None:
+    """The tasks of some kernels on the same call, in microseconds from the start of each one's first task."""
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("kernel", "kv_dim", "tokens", "floor_us", "core", "start_us", "end_us"))
+        for name, cost in costs.items():
+            tasks = [task for task in cost.timeline if not task.hub]
+            first = min(task.start for task in tasks)
+            for task in sorted(tasks, key=lambda task: (task.start, task.core)):
+                times = ((time - first) / CYCLES_PER_US for time in (task.start, task.end))
+                writer.writerow(
+                    (name, *SWIMLANE_CALL, f"{floor_us:.3f}", task.core, *(f"{time:.4f}" for time in times))
+                )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m scatter_pa_kv_cache bench model", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=tuple(SECTIONS), help="these tables alone")
+    parser.add_argument("--tokens", type=_numbers, help="field: numbers of tokens, with commas")
+    parser.add_argument("--kv-dim", type=_numbers, help="field: elements of a token's row, with commas")
+    parser.add_argument("--kernel", help='field: "module:function" of another kernel factory with the same parameters')
+    parser.add_argument("--save", action="store_true", help=f"append to {results.DEFAULT.name}, write {SWIMLANE.name}")
+    parser.add_argument("--csv", type=Path, help="append the rows to this file")
+    return parser
+
+
+def _calls(options: argparse.Namespace) -> list[tuple[int, int]]:
+    """(kv_dim, tokens) of the first table."""
+    if options.tokens or options.kv_dim:
+        kv_dims = options.kv_dim or (KV_DIM,)
+        return [(kv_dim, tokens) for kv_dim in kv_dims for tokens in options.tokens or TOKENS]
+    return [
+        *((KV_DIM, tokens) for tokens in TOKENS),
+        *((kv_dim, tokens) for kv_dim in OTHER_KV_DIMS for tokens in OTHER_TOKENS),
+    ]
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -45,7 +45,8 @@ class TaskGraph:
     tasks: on cores, hubs not counted. edges: pairs of successive nodes, hubs included. chain_depth: tasks on the
     longest chain of dependent ones within a batch. batches: groups of iterations; between two of them all cores wait.
     operations: how often each kind of operation is executed, tasks times operations of their leaf function.
-    successors: node -> those that wait for it.
+    successors: node -> those that wait for it. loads: how often tasks load from each of the kernel's parameters, by
+    name; each load is charged, and is of one tile.
     """
 
     tasks: int
@@ -54,6 +55,7 @@ class TaskGraph:
     batches: int
     operations: Mapping[str, int]
     successors: Mapping[Node, tuple[Node, ...]]
+    loads: Mapping[str, int]
 
     @property
     def scatters(self) -> int:
@@ -172,14 +174,16 @@ def read_cost(folder: Path) -> Cost:
         )
     code = {function["hash"]: _Leaf.read(function) for function in functions if function["graphtype"] == 3}
     operations: Counter[str] = Counter()
+    loads: Counter[str] = Counter()
     timeline = []
     for node, row in nodes.items():
         core, start, end = timed[node]
         hub = int(row["coreType"]) == HUB
         if not hub and row["leafHash"] not in code:
             raise CostModelError(f"task {node} runs function {row['leafHash']}, which the program does not have.")
-        leaf = _Leaf(Counter(), ()) if hub else code[row["leafHash"]]
+        leaf = _Leaf(Counter(), (), Counter()) if hub else code[row["leafHash"]]
         operations.update(leaf.operations)
+        loads.update(leaf.loads)
         timeline.append(Task(node, core, start, end, leaf.scatter_rows, hub))
     successors = {node: row["after"] for node, row in nodes.items()}
     real = {task.node for task in timeline if not task.hub}
@@ -190,23 +194,32 @@ def read_cost(folder: Path) -> Cost:
         batches=len({batch for batch, _ in nodes}),
         operations=operations,
         successors=successors,
+        loads=loads,
     )
     return Cost(graph, tuple(timeline))
 
 
 class _Leaf(NamedTuple):
-    """Code of a task. operations: how many of each kind; scatter_rows: rows of each scatter's tile."""
+    """Code of a task. operations: how many of each kind; scatter_rows: rows of each scatter's tile; loads: by name."""
 
     operations: Counter[str]
     scatter_rows: tuple[int, ...]
+    loads: Counter[str]
 
     @classmethod
     def read(cls, function: dict) -> _Leaf:
         shapes = {tensor["magic"]: tensor["shape"] for tensor in function["tensors"]}
+        memories = {tensor["magic"]: tensor["rawtensor"] for tensor in function["tensors"]}
+        names = {memory["rawmagic"]: memory.get("symbol", "") for memory in function["rawtensors"]}
         scatters = [operation for operation in function["operations"] if operation["opcode"] == "INDEX_OUTCAST"]
         # operands: source tile, index, cache
         rows = tuple(shapes[scatter["ioperands"][0]][-2] for scatter in scatters)
-        return cls(Counter(operation["opcode"] for operation in function["operations"]), rows)
+        loads = Counter(
+            names[memories[operation["ioperands"][0]]]
+            for operation in function["operations"]
+            if operation["opcode"] == "COPY_IN"
+        )
+        return cls(Counter(operation["opcode"] for operation in function["operations"]), rows, loads)
 
 
 def _rows(file):
