@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def main(options: argparse.Namespace) -> int:
     """Draw into the folder ``options.to``, which is made if need be. Returns 0, or 2 where nothing can be drawn."""
     if options.what == "swimlane":
-        print("draw: the swimlanes are drawn with the figures of the cost model; run make bench", file=sys.stderr)
-        return 2
+        from .benchmarks import plot  # draws it beside the ratios, from the CSV of the cost model
+
+        return plot.main(["--to", options.to])
     if find_spec("matplotlib") is None:
         print("draw: matplotlib is missing; pip install 'scatter-pa-kv-cache[bench]' brings it", file=sys.stderr)
         return 2
