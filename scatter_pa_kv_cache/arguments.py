@@ -14,18 +14,8 @@ from torch import Tensor
 
 from .dtypes import DTYPES, FLOAT4
 from .errors import InvalidParameterError
-from .scenarios import PRODUCTS
+from .scenarios import PRODUCTS, TENSORS
 
-_NAMES = (
-    "key",
-    "key_cache",
-    "slot_mapping",
-    "value",
-    "value_cache",
-    "compress_lens",
-    "compress_seq_offset",
-    "seq_lens",
-)
 _DEFAULT_STRIDES = (1, 1)
 _DEFAULT_OFFSETS = (0, 0)
 
@@ -134,7 +124,7 @@ def normalise(
     mode that is not a string, strides or offsets that are not integers, or a named dtype that the storage cannot hold.
     """
     tensors = (key, key_cache, slot_mapping, value, value_cache, compress_lens, compress_seq_offset, seq_lens)
-    check_tensors(_NAMES, tensors)
+    check_tensors(TENSORS, tensors)
     check_soc(soc)
     cache_mode = resolve_mode("cache_mode", cache_mode, "Norm")
     scatter_mode = resolve_mode("scatter_mode", scatter_mode, "None")

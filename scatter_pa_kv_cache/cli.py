@@ -10,6 +10,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from .scenarios import TENSORS
+
 BENCHES = {
     "model": "PyPTO's cost model, beside the field's kernel; no NPU needed",
     "host": "what a call costs on the host before the launch",
@@ -88,15 +90,3 @@ def _parser() -> argparse.ArgumentParser:
         "demo", add_help=False, help="a small Llama decodes with a paged cache; every logit is compared"
     )
     return parser
-
-
-TENSORS = (
-    "key",
-    "key_cache",
-    "slot_mapping",
-    "value",
-    "value_cache",
-    "compress_lens",
-    "compress_seq_offset",
-    "seq_lens",
-)

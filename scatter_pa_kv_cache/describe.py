@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from .arguments import normalise
-from .cli import TENSORS
 from .errors import ScatterPaKvCacheError
 from .kernels.tiling import MERGED
 from .planning import template
 from .rules import choose
+from .scenarios import TENSORS
 
 _NUMBERS = ("strides", "offsets")
 _WORDS = ("cache_mode", "scatter_mode", "soc", "key_dtype", "value_dtype")

@@ -12,14 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .errors import SimulationError
 from .gate import launch
 from .gather_plan import GatherPlan, Sequences
 from .golden.gather import reference
 from .golden.slots import bits
 from .kernels.pages import Pages
 from .runtime import Kernel
-from .sim import COPIES, MEMORY_VARIABLE, memory_budget
+from .sim import COPIES, memory_budget, require
 
 SPARSE = 2**24  # bytes that a launch sees, times its tiles, before it ends with the block it is at
 
@@ -40,8 +39,8 @@ def run(plan: GatherPlan) -> None:
     sequences = plan.sequences()
     if not int(sequences.lengths.sum()):
         return
-    held = 3 * sum(_bytes(side.out) for side in plan.sides)
-    _require(held)
+    held = 3 * sum(side.out.nbytes for side in plan.sides)
+    require(held, "gather")
     _verify(plan)
     goldens = _goldens(plan)
     results = []
@@ -108,7 +107,7 @@ def _parts(plan: GatherPlan, sequences: Sequences, held: int) -> Iterator[Part]:
                 yield _part(plan, sequences, pages)
                 pages = []
             elif not pages:
-                _require(held + work * COPIES)
+                require(held + work * COPIES, "gather")
             pages.append((sequence, number))
     yield _part(plan, sequences, pages)
 
@@ -172,14 +171,6 @@ def _seen(plan: GatherPlan, blocks: Tensor) -> list[Tensor]:
     return seen
 
 
-def _require(needed: int) -> None:
-    if needed > memory_budget():
-        raise SimulationError(
-            f"sim would need about {needed / 2**30:.3g} GiB for this call and may use {memory_budget() / 2**30:.3g}: "
-            f"set {MEMORY_VARIABLE} (in GiB) higher, or gather fewer tokens in a call."
-        )
-
-
 def _verify(plan: GatherPlan) -> None:
     """Every compiler pass of the plan's kernel, once in this process, on two blocks of noise.
 
@@ -212,7 +203,7 @@ def _verify(plan: GatherPlan) -> None:
             )
         )
         results.append(goldens[-1][:, _token_columns(pages)].unflatten(1, (pages.pieces, pages.piece)))
-    _require(sum(map(_bytes, (*rows, *outs))) * COPIES * 6)
+    require(sum(tensor.nbytes for tensor in (*rows, *outs)) * COPIES * 6, "gather")
     offset = first_blocks * plan.block_size
     reference(caches[0], caches[1], table, lengths, results[0], results[1], seq_offset=offset, is_seq_lens_cumsum=False)
     padded = torch.nn.functional.pad(table, (0, 1), value=-1)
@@ -225,7 +216,3 @@ def _noise(like: Tensor, rows: int, random: torch.Generator) -> Tensor:
     """``rows`` rows of random bits, as wide as those of another."""
     noise = torch.randint(0, 256, (rows, _row_bytes(like)), generator=random, dtype=torch.uint8)
     return noise.view(like.dtype)
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

@@ -11,6 +11,17 @@ from .dtypes import A2_A3_DTYPES, ALL_DTYPES, FLOAT4
 
 A2_A3 = ("A2", "A3")
 PRODUCTS = ("A2", "A3", "950")
+# the tensors of a call, in the order of its description
+TENSORS = (
+    "key",
+    "key_cache",
+    "slot_mapping",
+    "value",
+    "value_cache",
+    "compress_lens",
+    "compress_seq_offset",
+    "seq_lens",
+)
 _HALF = ("float16", "bfloat16")
 _NOT_FLOAT4 = tuple(name for name in ALL_DTYPES if name not in FLOAT4)
 

@@ -89,7 +89,7 @@ def _commit(caches: Sequence[torch.Tensor], blocks: torch.Tensor, touched: Touch
 
 
 def _touch(plan: KernelPlan, items: Items, blocks: torch.Tensor) -> Touched:
-    _require(2 * sum(len(blocks) * side.cache[0].numel() * side.cache.element_size() for side in plan.sides))
+    require(2 * sum(len(blocks) * side.cache[0].numel() * side.cache.element_size() for side in plan.sides), "write")
     caches = tuple(take_blocks(side.cache, blocks) for side in plan.sides)
     golden_caches = [take_blocks(cache, torch.arange(len(cache))) for cache in caches]
     reference(plan, items.numbers, items.slots, golden_caches)
@@ -105,7 +105,7 @@ def _touch(plan: KernelPlan, items: Items, blocks: torch.Tensor) -> Touched:
 
 def _parts(plan: KernelPlan, items: Items, touched: Touched) -> Iterator[Items]:
     """Consecutive items for one launch each: a few tiles, or as few items as it takes to stay within the budget."""
-    held = 2 * sum(map(_bytes, touched.rows))
+    held = 2 * sum(rows.nbytes for rows in touched.rows)
     token_bytes = sum(side.layout.row * side.layout.groups * side.cache.element_size() for side in plan.sides)
     first = 0
     while first < len(items.numbers):
@@ -116,7 +116,7 @@ def _parts(plan: KernelPlan, items: Items, touched: Touched) -> Iterator[Items]:
             seen = min((written + (2 * NEIGHBOURS - 1) * len(part.numbers)) * token_bytes, held // 2)
             needed = held + seen * COPIES * tiles
             if len(part.numbers) == 1:
-                _require(needed)
+                require(needed, "write")
                 break
             if needed <= memory_budget() and (seen <= SPARSE or tiles <= 2):
                 break
@@ -125,16 +125,13 @@ def _parts(plan: KernelPlan, items: Items, touched: Touched) -> Iterator[Items]:
         first += len(part.numbers)
 
 
-def _require(needed: int) -> None:
+def require(needed: int, doing: str) -> None:
+    """Raise SimulationError where a call needs more bytes than it may use. doing: what it should do less of."""
     if needed > memory_budget():
         raise SimulationError(
             f"sim would need about {needed / 2**30:.3g} GiB for this call and may use {memory_budget() / 2**30:.3g}: "
-            f"set {MEMORY_VARIABLE} (in GiB) higher, or write fewer tokens in a call."
+            f"set {MEMORY_VARIABLE} (in GiB) higher, or {doing} fewer tokens in a call."
         )
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def _compute(plan: KernelPlan, part: Items, touched: Touched) -> None:
