@@ -42,13 +42,16 @@ def largest_tile(row_bytes: int, index_bytes: int, groups: int = 1) -> int:
     return tile
 
 
-def choose_tiling(num_tokens: int, row_bytes: int, index_bytes: int, groups: int = 1, caches: int = 2) -> Tiling:
+def choose_tiling(
+    num_tokens: int, row_bytes: int, index_bytes: int, groups: int = 1, caches: int = 2, least: int = 1
+) -> Tiling:
     """The tiling for ``num_tokens`` tokens of ``groups`` rows of ``row_bytes``, the wider of key and value.
 
     The cheapest of :func:`tilings` that every core runs at most once; a second round costs more than any tile saves.
-    Where none does, the last one.
+    Where none does, the last one. least: tokens that a tile should hold if any can.
     """
     options = tilings(row_bytes, index_bytes, groups, caches)
+    options = [option for option in options if option.tokens >= least] or options[-1:]
     one_round = [option for option in options if _tasks(option, num_tokens, caches) <= VECTOR_CORES]
     return min(
         one_round, key=lambda option: _cycles(option, num_tokens, row_bytes, groups, caches), default=options[-1]

@@ -19,6 +19,7 @@ from .rules import Choice
 
 _NAMES = ("key", "value")
 _INTEGERS_OF_32_BITS = ("int32", "uint32")
+_WINDOW = 128  # tokens to average that a tile should hold: the tiles of a longer window wait for each other
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,10 @@ def task_template(arguments: Arguments, choice: Choice) -> Template:
     index_dtype = "int64" if any(side.layout.num_rows > 2**31 - 1 for side in sides) else "int32"
     row_bytes = max(side.side.row * side.carrier.itemsize for side in sides)
     tiling = choose_tiling(
-        num_tokens=arguments.key.shape[-3],
+        num_tokens=arguments.key.shape[:-1].numel(),  # rows: a task is a head
         row_bytes=row_bytes + (4 * sides[0].side.row if averaged else 0),
         index_bytes=8 if index_dtype == "int64" else 4,
+        least=_WINDOW if averaged else 1,
     )
     parameters: dict[str, object] = {"heads": arguments.key.shape[-2]}
     if choice.module == "compress_4d":

@@ -110,6 +110,14 @@ def test_tasks_scatters_and_chains_of_every_scenario(costs, name, tile):
     assert not {"key_cache", "value_cache", "key_rows", "value_rows"} & graph.loads.keys(), "a cache is only written"
 
 
+@pytest.mark.parametrize("name", [name for name in scenarios.NAMES if "rope" in name])
+def test_usual_windows_fit_a_tile(name):
+    """Of up to 131 tokens: no task waits for another."""
+    config = scenarios.config_of(f"{name}_performance_p0")
+    needs = scenarios.needs_of(config, scenarios.plan_of(config))
+    assert (needs.edges, needs.chain_depth) == (0, 1)
+
+
 def test_needs_by_hand():
     """Rope: (9, 5), (7, -1) of 40 tokens; two of none; (8, 0), (10, 13) of 23 tokens; two heads and 8 tokens a tile."""
     needs = scenarios.needs_of(*planned("rope_function_p0", 8))

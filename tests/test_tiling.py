@@ -49,6 +49,12 @@ def test_what_the_field_shape_gets(num_tokens: int, tile: int, nbuffer: tuple) -
     assert choose_tiling(num_tokens, 1024, 4) == (tile, nbuffer)
 
 
+@pytest.mark.parametrize("num_tokens", TOKENS)
+def test_a_tile_holds_the_least_it_should_if_any_can(num_tokens: int) -> None:
+    assert choose_tiling(num_tokens, 768, 4, least=128).tokens >= 128
+    assert choose_tiling(num_tokens, 8192, 4, least=128).tokens == 16  # 128 of them do not fit
+
+
 @pytest.mark.parametrize("num_tokens", [65, 193])
 def test_the_tail_configs_have_a_tail_of_one_token(num_tokens: int) -> None:
     assert num_tokens % choose_tiling(num_tokens, 256, 4).tokens == 1
