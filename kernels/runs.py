@@ -102,7 +102,7 @@ def write_mean(targets, head, first, slot, window, divisors, task, tile):
 
     Sums in the dtype of divisors [B*H, 1], the windows (fp32, or int32 for 32-bit integers), tile after tile; one
     division; floats are rounded to nearest even, integers towards zero. The rows of a tile are added in the order of
-    ``pypto.sum``, which is not ascending: a mean may be off by an ulp.
+    ``pypto.sum``, which is not ascending: a mean may be rounded otherwise than in that order.
     """
     for target in targets:
         for group in range(target.side.groups):

@@ -13,15 +13,19 @@ ROW, TILE = 32, 8
 ELEMENT, INDEX = pypto.DT_BF16, pypto.DT_INT32
 
 
-def tile_of(source, index, number, whole=False):
-    """Rows [TILE, ROW] and index [1, TILE] of a tile; ``whole`` forgets that the last one is shorter."""
+def tile_of(source, index, number, whole=False, narrow=False):
+    """Rows [TILE, ROW] and index [1, TILE] of a tile.
+
+    ``whole`` forgets that the last tile is shorter, ``narrow`` truncates the index to 16 bits on its way.
+    """
     first = number * TILE
     count = TILE if whole else (source.shape[0] - first).min(TILE)
     rows = pypto.view(source, [TILE, ROW], [first, 0], valid_shape=[count, ROW])
-    return rows, pypto.view(index, [1, TILE], [0, first], valid_shape=[1, count])
+    names = pypto.view(index, [1, TILE], [0, first], valid_shape=[1, count])
+    return rows, pypto.cast(pypto.cast(names, pypto.DT_INT16), INDEX) if narrow else names
 
 
-def right_kernel(stage, unroll=(1,), vec_rows=TILE, whole=False):
+def right_kernel(stage, unroll=(1,), vec_rows=TILE, whole=False, narrow=False):
     """The pattern as it should be, but for what a mistake changes."""
 
     @pypto.frontend.jit(**jit_options(stage))
@@ -34,7 +38,7 @@ def right_kernel(stage, unroll=(1,), vec_rows=TILE, whole=False):
         tiles = (source.shape[0] + TILE - 1) // TILE
         for number in pypto.loop(tiles, name="tokens", idx_name="number", unroll_list=list(unroll)):
             pypto.set_vec_tile_shapes(vec_rows, ROW)
-            rows, names = tile_of(source, index, number, whole)
+            rows, names = tile_of(source, index, number, whole, narrow)
             scatter_rows(cache_rows, cache, names, rows)
 
     return right
