@@ -38,12 +38,9 @@ def plan(
     ``Plan.workspace_size`` is 0. An accepted call that has nothing to write gives a plan whose run does nothing.
     Raises the same errors as :func:`scatter_pa_kv_cache`.
     """
-    shared = None
-    if isinstance(slot_mapping, RowIndex):
-        shared, slot_mapping = slot_mapping, slot_mapping.slot_mapping
     tensors = (key, key_cache, slot_mapping, value, value_cache, compress_lens, compress_seq_offset, seq_lens)
     options = (cache_mode, scatter_mode, strides, offsets, key_dtype, value_dtype, soc)
-    return make_plan(tensors, options, run_mode, check_data, shared)
+    return make_plan(tensors, options, run_mode, check_data)
 
 
 def scatter_pa_kv_cache(
@@ -98,29 +95,11 @@ def scatter_pa_kv_cache(
 
     The scenarios and rules are those of CANN's operator ScatterPaKvCache. The npu mode was never run by this project.
     """
+    tensors = (key, key_cache, slot_mapping, value, value_cache, compress_lens, compress_seq_offset, seq_lens)
+    options = (cache_mode, scatter_mode, strides, offsets, key_dtype, value_dtype, soc)
     if torch.compiler.is_compiling():
         from .op import write
 
-        tensors = (key, key_cache, slot_mapping, value, value_cache, compress_lens, compress_seq_offset, seq_lens)
-        options = (cache_mode, scatter_mode, strides, offsets, key_dtype, value_dtype, soc)
         write(tensors, options, run_mode, check_data)
-        return
-    plan(
-        key,
-        key_cache,
-        slot_mapping,
-        value,
-        value_cache,
-        compress_lens=compress_lens,
-        compress_seq_offset=compress_seq_offset,
-        seq_lens=seq_lens,
-        cache_mode=cache_mode,
-        scatter_mode=scatter_mode,
-        strides=strides,
-        offsets=offsets,
-        key_dtype=key_dtype,
-        value_dtype=value_dtype,
-        run_mode=run_mode,
-        soc=soc,
-        check_data=check_data,
-    ).run()
+    else:
+        make_plan(tensors, options, run_mode, check_data).run()

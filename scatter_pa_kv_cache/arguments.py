@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 from operator import index
@@ -62,8 +61,7 @@ class CallSpec(NamedTuple):
     soc: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(NamedTuple):
     """A normalised call: the tensors as given and their description.
 
     Until the rules have accepted the call any tensor may be None, the first three too.

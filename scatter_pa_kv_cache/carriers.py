@@ -38,40 +38,50 @@ def _pairs(tensor: torch.Tensor) -> bool:
 class SourceView(NamedTuple):
     """How a source is read as rows of ``width`` elements, the first that a kernel takes standing at ``column``.
 
-    placed: size, strides and offset of a view of its memory that comes first, None for the source itself.
+    placed: size, strides and offset of a view of its memory that comes first, None for the source itself. packed: no
+    view can show these rows, so each launch packs them anew.
     """
 
     placed: tuple[tuple[int, ...], tuple[int, ...], int] | None
     width: int
     column: int = 0
+    packed: bool = False
 
     def of(self, source: torch.Tensor) -> torch.Tensor:
-        """The source as [N, width]: a view, or a packed copy of what no view can show."""
+        """The source as [N, width]: a view or, if ``packed``, a copy."""
         if self.placed is not None:
             source = source.as_strided(*self.placed)
-        return source.contiguous().view(-1, self.width)
+        if self.packed:
+            source = source.contiguous()
+        return source.view(-1, self.width)
 
 
 def token_rows(source: torch.Tensor) -> SourceView:
-    """A row for each token of a source [T, H, D].
+    """A row for each token of a source [T, H, D] or [B, S, H, D].
 
     Tokens that lie dense at a distance, as in a fused QKV matrix, are read in place: [T, distance]. Where their memory
     cannot be seen so, the source is packed.
     """
-    tokens, elements = source.shape[0], source[0].numel()
-    if not source.is_contiguous() and source[0].is_contiguous():
-        width = source.stride(0)
+    elements = source.shape[-2] * source.shape[-1]
+    try:
+        tokens = source.view(-1, *source.shape[-2:])
+    except RuntimeError:  # sequences lie apart: their tokens have no common distance
+        return group_rows(source, elements)
+    if not tokens.is_contiguous() and tokens[0].is_contiguous():
+        width = tokens.stride(0)
         column = int(source.storage_offset()) % width if width else 0
         begin = int(source.storage_offset()) - column
         stored = source.untyped_storage().nbytes() // source.element_size()
-        if column + elements <= width and begin + tokens * width <= stored:
-            return SourceView(((tokens, width), (width, 1), begin), width, column)
+        if column + elements <= width and begin + len(tokens) * width <= stored:
+            return SourceView(((len(tokens), width), (width, 1), begin), width, column)
     return group_rows(source, elements)
 
 
 def group_rows(source: torch.Tensor, row: int) -> SourceView:
-    """Rows of ``row`` elements, G for each token of a source [T, H, D]."""
-    return SourceView(None if source.is_contiguous() else place_of(source), row)
+    """Rows of ``row`` elements, G for each token of a source [..., H, D]."""
+    if source.is_contiguous():
+        return SourceView(None, row)
+    return SourceView(place_of(source), row, packed=True)
 
 
 def place_of(source: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:

@@ -16,9 +16,9 @@ from .arguments import Arguments
 from .errors import DataError, ScatterPaKvCacheWarning
 from .rule_types import Call, Rule, enforce
 from .rules import Choice
+from .scenarios import COMPRESSED
 
 _PLAIN = (1, 2, 6, 7)
-_COMPRESSED = (3, 4, 5)
 _REDUCING = ("Rope", "Omni")
 
 
@@ -57,7 +57,7 @@ def check_data(args: Arguments, choice: Choice) -> None:
     data = read_index_data(args, choice)
     bound = (rule for rule in DATA_RULES if rule.binds(choice.scenario.number, choice.scatter_mode, args.spec.soc))
     enforce(bound, data)
-    if choice.scenario.number in _COMPRESSED:
+    if choice.scenario.number in COMPRESSED:
         _warn_of_capacity(data)
 
 
@@ -202,17 +202,15 @@ DATA_RULES: tuple[Rule[IndexData], ...] = (
     Rule("V1", DataError, "slot < NB * BS", _slot_in_cache, _PLAIN),
     Rule("V2", DataError, "slots that are not negative are unique", _slots_unique, _PLAIN),
     Rule("V3", DataError, "seq_lens sums to T", _lengths_sum, (4, 5)),
-    Rule("V4", DataError, "0 <= seq_lens, with a 4-D key at most L", _lengths_range, _COMPRESSED),
+    Rule("V4", DataError, "0 <= seq_lens, with a 4-D key at most L", _lengths_range, COMPRESSED),
     Rule(
         "V5",
         DataError,
         "0 <= window <= length, unless the offset is -1 or the sequence empty",
         _window_range,
-        _COMPRESSED,
+        COMPRESSED,
     ),
-    Rule(
-        "V6", DataError, "offset is -1, the length, or in 0 .. length - window", _offset_range, _COMPRESSED, _REDUCING
-    ),
-    Rule("V7", DataError, "slot + rows written <= NB * BS", _rows_in_cache, _COMPRESSED),
-    Rule("V8", DataError, "the row intervals of tasks are disjoint", _rows_disjoint, _COMPRESSED),
+    Rule("V6", DataError, "offset is -1, the length, or in 0 .. length - window", _offset_range, COMPRESSED, _REDUCING),
+    Rule("V7", DataError, "slot + rows written <= NB * BS", _rows_in_cache, COMPRESSED),
+    Rule("V8", DataError, "the row intervals of tasks are disjoint", _rows_disjoint, COMPRESSED),
 )

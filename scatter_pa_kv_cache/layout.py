@@ -47,21 +47,29 @@ class RowLayout:
     def groups(self) -> int:
         return len(self.group_rows)
 
+    def slots_are_rows(self) -> bool:
+        """Is the row of each slot the slot itself?"""
+        return self.slot_rows == 1 and self.groups == 1 and self.block_rows == self.block_size
+
     def index(self, slots: torch.Tensor) -> torch.Tensor:
         """The row index [1, T*G] of ``slots`` [T] (int32 or int64, any stride), on their device and of their dtype.
 
-        A negative slot gives a negative row for each of its groups.
+        Contiguous; a view of contiguous slots that are rows. A negative slot gives a negative row for each group.
         """
-        if self.block_rows == self.block_size * self.slot_rows:
+        if self.slots_are_rows():
+            return slots.contiguous().view(1, -1)
+        skipped = self.block_rows - self.block_size * self.slot_rows  # rows between two blocks
+        if skipped >= 0:
             rows = slots if self.slot_rows == 1 else slots * self.slot_rows
-        else:
+            if skipped:
+                rows = torch.add(rows, slots // self.block_size, alpha=skipped)
+        else:  # the same sum, whose terms could pass 31 bits where no row does
             rows = slots // self.block_size * self.block_rows + slots % self.block_size * self.slot_rows
-        if self.groups == 1:
-            if rows is not slots:
-                rows = rows.masked_fill(slots < 0, -1)
-            return rows.reshape(1, -1)
-        rows = rows[:, None] + _constant(self.group_rows, slots.dtype, slots.device)
-        return rows.masked_fill((slots < 0)[:, None], -1).view(1, -1)
+        padding = slots < 0
+        if self.groups > 1:
+            rows = rows[:, None] + constant(self.group_rows, slots.dtype, slots.device)
+            padding = padding[:, None]
+        return rows.masked_fill(padding, -1).view(1, -1)
 
     def split(self, parts: int) -> RowLayout:
         """The same memory in rows of a ``parts``-th, which must divide ``row``."""
@@ -93,7 +101,7 @@ class RowLayout:
 
 
 @lru_cache(maxsize=256)
-def _constant(numbers: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def constant(numbers: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Sent to the device once: sending waits."""
     return torch.tensor(numbers, dtype=dtype, device=device)
 

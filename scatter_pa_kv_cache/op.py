@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import api
 from .indexing import RowIndex
+from .planning import make_plan
 
 
 def _write(
@@ -34,25 +34,11 @@ def _write(
     soc: str | None = None,
     check_data: bool | None = None,
 ) -> None:
-    api.plan(
-        key,
-        key_cache,
-        slot_mapping,
-        value,
-        value_cache,
-        compress_lens=compress_lens,
-        compress_seq_offset=compress_seq_offset,
-        seq_lens=seq_lens,
-        cache_mode=cache_mode,
-        scatter_mode=scatter_mode,
-        strides=(1, 1) if strides is None else strides,
-        offsets=(0, 0) if offsets is None else offsets,
-        key_dtype=key_dtype,
-        value_dtype=value_dtype,
-        run_mode=run_mode,
-        soc=soc,
-        check_data=check_data,
-    ).run()
+    strides = (1, 1) if strides is None else strides
+    offsets = (0, 0) if offsets is None else offsets
+    tensors = (key, key_cache, slot_mapping, value, value_cache, compress_lens, compress_seq_offset, seq_lens)
+    options = (cache_mode, scatter_mode, strides, offsets, key_dtype, value_dtype, soc)
+    make_plan(tensors, options, run_mode, check_data).run()
 
 
 def _fake(

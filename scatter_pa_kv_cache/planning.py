@@ -14,10 +14,10 @@ from .indexing import RowIndex
 from .plans import Plan, Template
 from .rules import Choice, choose
 from .runtime import choose_run_mode
+from .scenarios import COMPRESSED
 from .task_plan import task_template
 from .token_plan import token_template
 
-COMPRESSED = (3, 4, 5)
 _REMEMBERED = 4096
 
 
@@ -31,23 +31,30 @@ class Decision:
     template: Template | None
 
 
-_decisions: dict[tuple[Any, ...], Decision] = {}
+_decisions: dict[tuple[Any, ...] | None, Decision] = {}
 
 
 def make_plan(
-    tensors: tuple[Tensor | None, ...],
+    tensors: tuple[Any, ...],
     options: tuple[Any, ...],
     run_mode: str | None,
     check_data: bool | None,
-    shared: RowIndex | None,
 ) -> Plan:
     """Check a call and choose its kernel.
 
-    tensors: the eight of ``scatter_pa_kv_cache``, in the order of ``Arguments``. options: cache_mode, scatter_mode,
-    strides, offsets, key_dtype, value_dtype, soc. Raises ScatterPaKvCacheError as ``scatter_pa_kv_cache`` does.
+    tensors: the eight of ``scatter_pa_kv_cache``, in the order of ``Arguments``, a RowIndex perhaps for the slots.
+    options: cache_mode, scatter_mode, strides, offsets, key_dtype, value_dtype, soc. Raises ScatterPaKvCacheError as
+    ``scatter_pa_kv_cache`` does.
     """
-    signature = _signature(tensors, options, run_mode)
-    decision = _decisions.get(signature) if signature is not None else None
+    key, key_cache, slots, *others = tensors
+    shared = slots if isinstance(slots, RowIndex) else None
+    if shared is not None:
+        tensors = (key, key_cache, shared.slot_mapping, *others)
+    try:
+        signature = _signature(tensors, options, run_mode)
+        decision = _decisions.get(signature)
+    except (AttributeError, TypeError):  # not well formed: the rules say why
+        signature = decision = None
     if decision is None:
         decision = _decide(tensors, options, run_mode)
         if signature is not None:
@@ -105,27 +112,20 @@ def template(arguments: Arguments, choice: Choice) -> Template:
     return (task_template if choice.scenario.number in COMPRESSED else token_template)(arguments, choice)
 
 
-def _signature(
-    tensors: tuple[Tensor | None, ...], options: tuple[Any, ...], run_mode: str | None
-) -> tuple[Any, ...] | None:
-    """All of a call that decides on its plan, but not its data; None for a call that is not even well formed."""
-    nct = options[1] == "Nct"
-    try:
-        described = tuple(
-            None
-            if tensor is None
-            else (
-                tensor.shape,
-                tensor.stride(),
-                tensor.dtype,
-                tensor.device,
-                tensor.storage_offset(),
-                0 if tensor.is_contiguous() and not nct else tensor.untyped_storage().nbytes(),
-            )
-            for tensor in tensors
-        )
-        signature = (described, options, run_mode)
-        hash(signature)
-    except (AttributeError, TypeError):
+def _signature(tensors: tuple[Any, ...], options: tuple[Any, ...], run_mode: str | None) -> tuple[Any, ...] | None:
+    """All of a call that decides on its plan, but not its data. None for numbers that only equal what they should be.
+
+    Raises AttributeError or TypeError for a call that is not even well formed.
+    """
+    cache_mode, scatter_mode, strides, offsets, *others = options
+    if set(map(type, (*strides, *offsets))) != {int}:
         return None
-    return signature
+    signature = [cache_mode, scatter_mode, tuple(strides), tuple(offsets), run_mode, *others]
+    for tensor in tensors:
+        if tensor is None:
+            signature.append(None)
+            continue
+        signature += tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.storage_offset()
+        if scatter_mode == "Nct" or not tensor.is_contiguous():
+            signature.append(tensor.untyped_storage().nbytes())
+    return tuple(signature)

@@ -6,7 +6,7 @@ All that depends on shapes alone is in a template, made once for calls of one si
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 
@@ -31,14 +31,17 @@ class SideTemplate:
     side: Side
 
     def bind(self, arguments: Arguments) -> SidePlan:
-        given, cache = getattr(arguments, self.name), getattr(arguments, f"{self.name}_cache")
+        key = self.name == "key"
+        given = arguments.key if key else arguments.value
+        cache = arguments.key_cache if key else arguments.value_cache
+        assert given is not None
+        assert cache is not None
         if cache.dtype is not self.carrier:
             given, cache = given.view(self.carrier), cache.view(self.carrier)
         return SidePlan(given, cache, self.view, self.layout, self.side)
 
 
-@dataclass(frozen=True, slots=True)
-class SidePlan:
+class SidePlan(NamedTuple):
     """Key or value of a launch. given, cache: carrier views of the caller's tensors, with their shapes and strides."""
 
     given: torch.Tensor
@@ -53,11 +56,11 @@ class SidePlan:
         return self.view.of(self.given)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Plan:
     """The first stage of a call, checked and chosen; :meth:`run` is the second and may be called again.
 
-    A run reads the tensors as they are then: a refilled ``slot_mapping`` is seen.
+    A run reads the tensors as they are then: a refilled ``slot_mapping`` is seen. A plan is not to be changed.
     """
 
     arguments: Arguments
@@ -84,11 +87,12 @@ class Items:
         return Items(self.numbers[first:stop], self.slots[first:stop], self.rows[first:stop])
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class KernelPlan(Plan):
     """A plan that launches ``kernel`` on ``sides``. tile: about how many tokens an iteration of its loop writes.
 
-    covers: the :func:`pairs` of the caches. shared: the row index that was handed in as slot_mapping, if one was.
+    covers: the :func:`pairs` of the caches. views: are the launch's tensors all views of the call's, so that every run
+    hands over the same? shared: the row index that was handed in as slot_mapping, if one was.
     """
 
     choice: Choice
@@ -96,6 +100,7 @@ class KernelPlan(Plan):
     tile: int
     sides: tuple[SidePlan, ...]
     covers: tuple[torch.Tensor, ...]
+    views: bool = False
     shared: RowIndex | None = None
 
     def run(self) -> None:
@@ -130,26 +135,28 @@ class KernelPlan(Plan):
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A plan without its tensors."""
+    """A plan without its tensors. views: as in KernelPlan, with the slots or with a shared row index."""
 
     kind: type[KernelPlan]
     choice: Choice
     kernel: Kernel
     tile: int
     sides: tuple[SideTemplate, ...]
+    views: tuple[bool, bool] = (False, False)
 
     def bind(self, arguments: Arguments, run_mode: str, shared: RowIndex | None) -> KernelPlan:
         """The plan of a call of this template's signature. Raises InvalidParameterError if ``shared`` does not fit."""
         if shared is not None:
             shared.of(tuple(side.layout for side in self.sides))
-        sides = tuple(side.bind(arguments) for side in self.sides)
+        sides = tuple([side.bind(arguments) for side in self.sides])
         covers = pairs([side.layout.cover(side.cache, side.layout.num_rows) for side in sides])
-        return self.kind(arguments, run_mode, self.choice, self.kernel, self.tile, sides, covers, shared)
+        views = self.views[shared is not None]
+        return self.kind(arguments, run_mode, self.choice, self.kernel, self.tile, sides, covers, views, shared)
 
 
 def pairs(covers: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Each cache twice, of one memory: read as [1, R, 1, L], then written as [R, L]; the last tensors of any launch."""
-    return (*(cover.view(1, -1, 1, cover.shape[1]) for cover in covers), *covers)
+    return (*[cover.view(1, -1, 1, cover.shape[1]) for cover in covers], *covers)
 
 
 def kernel_of(module: str, sides: tuple[SideTemplate, ...], parameters: dict[str, object]) -> Kernel:

@@ -75,8 +75,7 @@ def _task_probe(plan: TaskPlan) -> Probe:
     random = torch.Generator().manual_seed(0)
     sides = tuple(_probe_side(side, 2 * length, length, random) for side in plan.sides)
     tokens = {name: _probe_tokens(plan, side, name) for name, side in zip(("key", "value"), sides, strict=True)}
-    arguments = replace(
-        plan.arguments,
+    arguments = plan.arguments._replace(
         key=tokens["key"],
         value=tokens["value"],
         slot_mapping=torch.tensor([0, length, *padding][:heads], dtype=torch.int32),

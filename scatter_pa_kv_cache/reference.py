@@ -19,7 +19,7 @@ def reference(plan: KernelPlan, numbers: torch.Tensor, slots: torch.Tensor, cach
     arguments = plan.arguments
     some = torch.full(arguments.slot_mapping.shape, -1, dtype=slots.dtype)
     some.view(-1)[numbers] = slots
-    values = {name: getattr(arguments, name) for name in arguments.__dataclass_fields__}
+    values = arguments._asdict()
     values |= {"slot_mapping": some, "scatter_mode": plan.choice.scatter_mode, "dtype": arguments.key_dtype}
     strides, offsets = arguments.spec.strides or (None,), arguments.spec.offsets or (None,)
     values |= {"strides": strides, "offsets": offsets, "stride": strides[0], "offset": offsets[0]}

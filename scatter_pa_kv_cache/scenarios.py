@@ -125,6 +125,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
 )
 
+COMPRESSED = (3, 4, 5)
+"""The scenarios that name a slot for each task, one for each (sequence, head); the others name one for each token."""
+
 
 def scenario(number: int) -> Scenario:
     """The row of scenario ``number`` (1 to 7)."""

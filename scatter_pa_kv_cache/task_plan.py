@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch.nn.functional import pad
@@ -13,7 +14,7 @@ from .data_rules import read_index_data
 from .errors import TilingError
 from .kernels.side import Side
 from .kernels.tiling import UNIFIED_BUFFER_BYTES, choose_tiling
-from .layout import RowLayout, row_layout
+from .layout import RowLayout, constant, row_layout
 from .plans import Items, KernelPlan, SideTemplate, Template, kernel_of
 from .rules import Choice
 
@@ -22,7 +23,7 @@ _INTEGERS_OF_32_BITS = ("int32", "uint32")
 _WINDOW = 128  # tokens to average that a tile should hold: the tiles of a longer window wait for each other
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class TaskPlan(KernelPlan):
     """Runs of a (sequence, head)'s tokens go to runs of slots from ``slot_mapping[task]`` on."""
 
@@ -80,7 +81,7 @@ class TaskPlan(KernelPlan):
         longest = self.sides[0].source.shape[0]
         if arguments.key.dim() == 4:
             longest = arguments.key.shape[1]
-            starts = torch.arange(len(seq_lens), dtype=torch.int32, device=seq_lens.device) * longest
+            starts = constant(tuple(range(0, len(seq_lens) * longest, longest)), torch.int32, seq_lens.device)
         else:
             starts = seq_lens.cumsum(0, dtype=torch.int32) - seq_lens
         scalars = [_int32(slots), _int32(arguments.compress_lens)]
@@ -90,28 +91,32 @@ class TaskPlan(KernelPlan):
         scalars += [seq_lens, starts]
         if "mean_dtype" in parameters:
             scalars.append(scalars[1].view(-1, 1).to(getattr(torch, parameters["mean_dtype"])))
+        dtype = getattr(torch, parameters["index_dtype"])
         rows = [
-            _slot_rows(plan.layout, cache, longest, parameters["index_dtype"])
-            for plan, cache in zip(self.sides, caches, strict=True)
+            _slot_rows(side.layout, _capacity(cache), 1 << longest.bit_length(), dtype, cache.device)
+            for side, cache in zip(self.sides, caches, strict=True)
         ]
-        return (*scalars, *(plan.source for plan in self.sides), *rows, *self.covers_of(caches))
+        return (*scalars, *[side.source for side in self.sides], *rows, *self.covers_of(caches))
 
 
 def _int32(tensor: torch.Tensor | None) -> torch.Tensor:
-    """An index tensor as the kernel's control flow reads it: flat and int32."""
+    """An index tensor as the kernel's control flow reads it: flat, dense and int32."""
     assert tensor is not None, "rules K and G"
-    return tensor.reshape(-1).to(torch.int32)
+    return tensor.to(torch.int32).contiguous().view(-1)
 
 
 def _capacity(cache: torch.Tensor) -> int:
     return cache.shape[0] * cache.shape[1]
 
 
-def _slot_rows(layout: RowLayout, cache: torch.Tensor, longest: int, dtype: str) -> torch.Tensor:
-    """The cache row of every slot and group, [G, cap + longest]: -1 past the cache, so that a run stops at its end."""
-    slots = torch.arange(_capacity(cache), dtype=getattr(torch, dtype), device=cache.device)
-    rows = layout.index(slots).view(-1, layout.groups).t().contiguous()
-    return pad(rows, (0, longest), value=-1)
+@lru_cache(maxsize=16)
+def _slot_rows(layout: RowLayout, capacity: int, beyond: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The cache row of every slot and group, [G, capacity + beyond]: -1 past the cache, where a run stops.
+
+    Kept: it holds for every step and layer of one layout.
+    """
+    rows = layout.index(torch.arange(capacity, dtype=dtype, device=device)).view(-1, layout.groups)
+    return pad(rows.t(), (0, beyond), value=-1)
 
 
 def task_template(arguments: Arguments, choice: Choice) -> Template:
@@ -151,7 +156,7 @@ def _side(arguments: Arguments, name: str, averaged: bool) -> SideTemplate:
         carrier, wraps = getattr(torch, dtype.removeprefix("u")), 2 ** (8 * cache.element_size())
     if carrier is not cache.dtype:
         dtype = str(carrier).removeprefix("torch.")
-    view = token_rows(source.view(carrier).flatten(0, -3))
+    view = token_rows(source.view(carrier))
     layout = row_layout(f"{name}_cache", "Norm", cache.view(carrier), UNIFIED_BUFFER_BYTES // 12)
     return SideTemplate(
         name, carrier, view, layout, Side(dtype, layout.row, layout.groups, view.width, view.column, wraps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -22,20 +22,27 @@ from .rules import Choice
 _NAMES = ("key", "value")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class TokenPlan(KernelPlan):
     """Token i's G rows go to the rows of ``slot_mapping[i]``."""
 
+    _kept: tuple[torch.Tensor, ...] | None = field(default=None, init=False, repr=False)
+
     def tensors(self) -> tuple[torch.Tensor, ...]:
+        if self._kept is not None:
+            return self._kept
         if self.shared is not None:
             indexes = self.shared.indexes
         else:
             indexes = indexes_of(self._layouts, self.arguments.slot_mapping)
-        return (*(side.source for side in self.sides), *indexes, *self.covers)
+        tensors = (*[side.view.of(side.given) for side in self.sides], *indexes, *self.covers)
+        if self.views:
+            self._kept = tensors
+        return tensors
 
     @property
-    def _layouts(self) -> tuple[RowLayout, ...]:
-        return tuple(plan.layout for plan in self.sides)
+    def _layouts(self) -> list[RowLayout]:
+        return [side.layout for side in self.sides]
 
     def items(self) -> Items:
         slots = self.arguments.slot_mapping
@@ -98,7 +105,11 @@ def token_template(arguments: Arguments, choice: Choice) -> Template:
     if len(sides) == 2:
         parameters["one_index"] = layouts[0].same_rows(layouts[1])
     kernel = kernel_of(choice.module, sides, parameters | {"tile": tiling.tokens, "nbuffer": tiling.nbuffer})
-    return Template(TokenPlan, choice, kernel, max(1, tiling.tokens // parts), sides)
+    in_place = not any(side.view.packed for side in sides)
+    slots = arguments.slot_mapping
+    slots_are_rows = slots.is_contiguous() and slots.dtype is dtype and all(map(RowLayout.slots_are_rows, layouts))
+    views = (in_place and slots_are_rows, in_place)
+    return Template(TokenPlan, choice, kernel, max(1, tiling.tokens // parts), sides, views)
 
 
 def _source(arguments: Arguments, choice: Choice, number: int) -> torch.Tensor:

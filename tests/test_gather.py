@@ -254,12 +254,14 @@ def test_less_memory_makes_more_launches_and_the_same_result(monkeypatch):
     assert made[0] < made[1]
 
 
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
 @pytest.mark.parametrize("cumsum", [True, False])
-def test_planning_reads_no_data(cumsum):
-    """On meta tensors, which have none: what an NPU is handed is made without waiting for it."""
+def test_planning_reads_no_data(cumsum, index):
+    """On meta tensors, which have none: what an NPU is handed is dense, and made without waiting for it."""
     shapes = ((9, 16, 2, 64), (9, 16, 2, 32), (4, 3), (4 + cumsum,), (50, 2, 64), (50, 2, 32), (4,))
-    dtypes = [torch.int64 if len(shape) < 3 else torch.bfloat16 for shape in shapes]
+    dtypes = [index if len(shape) < 3 else torch.bfloat16 for shape in shapes]
     tensors = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in zip(shapes, dtypes, strict=True)]
+    tensors = [tensor.repeat_interleave(2, -1)[..., ::2] if tensor.dim() < 3 else tensor for tensor in tensors]
     call = gather_rules.normalise(tuple(tensors), "Norm", cumsum, None)
     assert gather_rules.accept(call.spec)
     plan = gather_plan.make_gather_plan(call)

@@ -49,6 +49,27 @@ def test_caches_are_passed_as_they_are(base) -> None:
         assert one.data_ptr() == other.data_ptr() == cache.data_ptr()
 
 
+@pytest.mark.parametrize("base", rule_cases.BASES, ids=lambda base: base.__name__)
+def test_a_launch_takes_dense_tensors_alone(base) -> None:
+    """PyPTO refuses all others. Index tensors may be given with gaps, as the Ascend backend of vLLM has them."""
+    case = base()
+    for name in {"slot_mapping", "compress_lens", "compress_seq_offset", "seq_lens"} & case.keys():
+        if case[name] is not None:
+            case[name] = case[name].repeat_interleave(2, -1)[..., ::2]
+    case["key"] = case["key"].transpose(0, 1).contiguous().transpose(0, 1)
+    plan = plan_for_npu(normalise(**case))
+    assert all(tensor.is_contiguous() for tensor in plan.tensors())
+
+
+@pytest.mark.parametrize("base", [rule_cases.norm, rule_cases.nz5, rule_cases.nhsd], ids=lambda base: base.__name__)
+def test_a_row_index_is_dense(base) -> None:
+    case = base()
+    modes = {name: case[name] for name in ("cache_mode", "scatter_mode") if name in case}
+    gaps = case["slot_mapping"].repeat_interleave(2)[::2]
+    shared = row_index(gaps, case["key_cache"], case["value_cache"], **modes)
+    assert all(index.is_contiguous() for index in shared.indexes)
+
+
 def test_a_run_mode_needs_its_device() -> None:
     with pytest.raises(InvalidParameterError, match='run_mode is "npu" but key is on cpu'):
         scatter_pa_kv_cache(**rule_cases.norm(), run_mode="npu")
