@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCUMENTED := api indexing gather slots compat compat.ascend compat.vllm compat.flashinfer op errors plans gate
 
-.PHONY: sim test test-all lint format bench pictures docs clean
+.PHONY: sim test test-all lint format bench pictures docs audit clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -42,6 +42,12 @@ pictures: $(READY)  ## the layout of each scenario, docs/layout_1.png to docs/la
 docs: $(READY)  ## the API reference from the docstrings, in site/
 	$(BIN)/python -m pip -qq install -c constraints.txt -e '.[docs]'
 	$(BIN)/python -m pdoc -o site $(addprefix scatter_pa_kv_cache.,$(DOCUMENTED))
+
+audit: $(READY)  ## known vulnerabilities of what is installed, as PyPI reports them; without an answer it fails
+	$(BIN)/python -m pip -qq install -c constraints.txt -e '.[audit]'
+	$(BIN)/python -m pip list --exclude-editable --exclude pip --format=freeze > $(VENV)/installed.txt
+	sed -i 's/+.*//' $(VENV)/installed.txt  # PyPI has torch 2.13.0 and no 2.13.0+cpu
+	$(BIN)/pip-audit --strict --no-deps --disable-pip -r $(VENV)/installed.txt
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info

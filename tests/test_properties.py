@@ -33,6 +33,7 @@ def examples(number: int) -> settings:
         derandomize=True,
         deadline=None,
         database=None,
+        print_blob=True,
         suppress_health_check=list(HealthCheck),
     )
 
