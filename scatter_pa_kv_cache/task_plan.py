@@ -28,7 +28,7 @@ class TaskPlan(KernelPlan):
     """Runs of a (sequence, head)'s tokens go to runs of slots from ``slot_mapping[task]`` on."""
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        return self._tensors(self.arguments.slot_mapping, self.caches)
+        return self._tensors(self.arguments.slot_mapping, self.caches, self.covers)
 
     def items(self) -> Items:
         data = read_index_data(self.arguments, self.choice)
@@ -66,7 +66,7 @@ class TaskPlan(KernelPlan):
     ) -> tuple[torch.Tensor, ...]:
         some = torch.full((self.arguments.slot_mapping.numel(),), -1, dtype=slots.dtype)
         some[numbers] = slots
-        return self._tensors(some, caches)
+        return self._tensors(some, caches, self.covers_of(caches))
 
     def rows_named(self, part: Items, index: torch.Tensor) -> torch.Tensor:
         runs = [
@@ -74,13 +74,13 @@ class TaskPlan(KernelPlan):
         ]
         return index[:, torch.cat(runs)].flatten().long()
 
-    def _tensors(self, slots: torch.Tensor, caches: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    def _tensors(
+        self, slots: torch.Tensor, caches: tuple[torch.Tensor, ...], covers: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, ...]:
         arguments = self.arguments
         parameters = dict(self.kernel.arguments)
-        seq_lens = _int32(arguments.seq_lens)
-        longest = self.sides[0].source.shape[0]
+        seq_lens, longest = _int32(arguments.seq_lens), arguments.key.shape[-3]
         if arguments.key.dim() == 4:
-            longest = arguments.key.shape[1]
             starts = constant(tuple(range(0, len(seq_lens) * longest, longest)), torch.int32, seq_lens.device)
         else:
             starts = seq_lens.cumsum(0, dtype=torch.int32) - seq_lens
@@ -96,12 +96,14 @@ class TaskPlan(KernelPlan):
             _slot_rows(side.layout, _capacity(cache), 1 << longest.bit_length(), dtype, cache.device)
             for side, cache in zip(self.sides, caches, strict=True)
         ]
-        return (*scalars, *[side.source for side in self.sides], *rows, *self.covers_of(caches))
+        return (*scalars, *[side.source for side in self.sides], *rows, *covers)
 
 
 def _int32(tensor: torch.Tensor | None) -> torch.Tensor:
     """An index tensor as the kernel's control flow reads it: flat, dense and int32."""
     assert tensor is not None, "rules K and G"
+    if tensor.dtype is torch.int32 and tensor.dim() == 1 and tensor.is_contiguous():
+        return tensor
     return tensor.to(torch.int32).contiguous().view(-1)
 
 
