@@ -84,7 +84,8 @@ class TaskPlan(KernelPlan):
             starts = constant(tuple(range(0, len(seq_lens) * longest, longest)), torch.int32, seq_lens.device)
         else:
             starts = seq_lens.cumsum(0, dtype=torch.int32) - seq_lens
-        scalars = [_int32(slots), _int32(arguments.compress_lens)]
+        within = slots.clamp(-1, _capacity(caches[0]))  # else 64 bits cut to 32 may name a slot
+        scalars = [_int32(within), _int32(arguments.compress_lens)]
         if self.choice.module != "alibi":
             offset = arguments.compress_seq_offset
             scalars.append(_int32(arguments.compress_lens if self.choice.scatter_mode == "Alibi" else offset))

@@ -36,14 +36,20 @@ def generators(draw: st.DrawFn) -> torch.Generator:
     return torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
 
 
+def padding(dtype: torch.dtype) -> st.SearchStrategy[int]:
+    """A negative slot of a dtype; of 64 bits also those whose lower 32 are no negative number."""
+    lowest = torch.iinfo(dtype).min
+    return st.sampled_from([-1, lowest, lowest + 3, max(lowest, -(2**32)), max(lowest, 5 - 2**33)])
+
+
 @st.composite
 def slots(draw: st.DrawFn, tokens: int, capacity: int, random: torch.Generator) -> torch.Tensor:
     """[T] slots without repeats, some of them padding, of either dtype and any stride."""
-    chosen = torch.randperm(capacity, generator=random)[:tokens]
+    dtype = draw(st.sampled_from([torch.int32, torch.int64]))
+    chosen = torch.randperm(capacity, generator=random)[:tokens].to(dtype)
     for token in draw(st.sets(st.integers(0, max(tokens - 1, 0)), max_size=3)):
         if token < tokens:
-            chosen[token] = draw(st.sampled_from([-1, -(2**31)]))
-    chosen = chosen.to(draw(st.sampled_from([torch.int32, torch.int64])))
+            chosen[token] = draw(padding(dtype))
     return chosen.repeat_interleave(2)[::2] if draw(st.booleans()) else chosen
 
 
@@ -182,11 +188,11 @@ def task_calls(draw: st.DrawFn, mode: str, rank: int) -> Case:
     for task in order:
         starts[task] = end + gaps[task]
         end = starts[task] + rows[task]
+    index = draw(st.sampled_from([torch.int32, torch.int64]))
     for task in draw(st.sets(st.integers(0, len(rows) - 1), max_size=1)):
-        starts[task] = -1
+        starts[task] = draw(padding(index))
     # capacity must reach the token count too (rule F5), and a task that writes nothing still names a slot
     blocks = -(-max(end + 1, sum(lengths)) // block_size) + draw(st.integers(0, 1))
-    index = draw(st.sampled_from([torch.int32, torch.int64]))
     longest = max(lengths) + draw(st.integers(0, 2))
     shape: tuple[int, ...] = (batches, longest, heads) if rank == 4 else (sum(lengths), heads)
     tasks = (batches, heads) if rank == 4 else (batches * heads,)
