@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCUMENTED := api indexing gather slots compat compat.ascend compat.vllm compat.flashinfer op errors plans gate
 
-.PHONY: sim test test-all lint format bench pictures docs audit clean
+.PHONY: sim test test-all lint format bench pictures docs audit mutate clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -49,5 +49,12 @@ audit: $(READY)  ## known vulnerabilities of what is installed, as PyPI reports 
 	sed -i 's/+.*//' $(VENV)/installed.txt  # PyPI has torch 2.13.0 and no 2.13.0+cpu
 	$(BIN)/pip-audit --strict --no-deps --disable-pip -r $(VENV)/installed.txt
 
+mutate: $(READY)  ## do the fast tests notice small changes to arguments, layouts and planning? Shows those they do not
+	$(BIN)/python -m pip -qq install -c constraints.txt -e '.[mutate]'
+	rm -rf mutants
+	OMP_NUM_THREADS=1 $(BIN)/mutmut run  # forks, which torch's threads do not survive
+	$(BIN)/mutmut results | cut -d: -f1 | xargs -rn 1 $(BIN)/mutmut show
+	rm -rf mutants
+
 clean:
-	rm -rf $(VENV) build dist site *.egg-info
+	rm -rf $(VENV) build dist site mutants *.egg-info

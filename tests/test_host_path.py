@@ -153,7 +153,8 @@ def test_a_plan_is_of_the_call_as_it_was_given(base, monkeypatch: pytest.MonkeyP
         assert planned.run_mode == "sim"
 
 
-def test_a_plan_with_nothing_to_write_is_of_its_call_too() -> None:
+def test_a_plan_with_nothing_to_write_is_of_its_call_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "_decisions", {})
     for name in ("key", "key_cache"):
         empty = {side: torch.zeros(0, 2, 4).half() for side in ("key", "value")}
         if name == "key_cache":
