@@ -38,7 +38,7 @@ def update(
     ratio, block_size = len(ape), kv_state.shape[1]
     sequences, new, width = kv.shape
     windows = kv.new_empty(2, sequences, ratio, width)
-    done = torch.empty(sequences, dtype=torch.bool)
+    done = torch.empty(sequences, dtype=torch.bool, device=kv.device)
     for number in range(sequences):
         begin = int(start[number])
         positions = range(begin, begin + new)
@@ -80,7 +80,8 @@ def completed(
     """
     sequences, ratio, width = windows.window_kv.shape
     size, rotary = width // 2 if overlap else width, cos.shape[-1]
-    pooled, out = torch.zeros(sequences, size), torch.zeros(sequences, size, dtype=torch.bfloat16)
+    pooled = windows.window_kv.new_zeros(sequences, size)
+    out = pooled.bfloat16()
     for number in torch.nonzero(windows.done).flatten().tolist():
         kv, score = windows.window_kv[number], windows.window_score[number]
         before = int(start[number]) // ratio * ratio - ratio

@@ -90,7 +90,7 @@ def decode_attention(
     for token in range(num_tokens):
         sequence = token // together
         length = int(lengths[sequence]) - (together - 1 - token % together)
-        positions = torch.arange(max(length, 0))
+        positions = torch.arange(max(length, 0), device=query.device)
         slots = block_table[sequence].long()[positions // block_size] * block_size + positions % block_size
         for number, rows in enumerate(slots.split(tile_blocks * block_size) if length > 0 else ()):
             keys, values = (cache.view(-1, size)[rows].float() for cache in (key_cache, value_cache))

@@ -65,7 +65,8 @@ def _exponent(field: int, bits: int) -> int:
 
 
 _RANKED = sorted((_magnitude(code), code) for code in range(0x80))
-_RANKED_CODES = torch.tensor([code for _, code in _RANKED], dtype=torch.uint8)
-_MIDPOINTS = torch.tensor([(low + high) / 2 for (low, _), (high, _) in pairwise(_RANKED)], dtype=torch.float32)
 _HALF = [math.inf if code == _INFINITY else _magnitude(code) for code in range(0x80)]
-_VALUES = torch.tensor([*_HALF, math.nan, *(-value for value in _HALF[1:])], dtype=torch.float32)
+with torch.device("cpu"):
+    _RANKED_CODES = torch.tensor([code for _, code in _RANKED], dtype=torch.uint8)
+    _MIDPOINTS = torch.tensor([(low + high) / 2 for (low, _), (high, _) in pairwise(_RANKED)], dtype=torch.float32)
+    _VALUES = torch.tensor([*_HALF, math.nan, *(-value for value in _HALF[1:])], dtype=torch.float32)

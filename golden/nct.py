@@ -34,7 +34,7 @@ def scatter(source: Tensor, cache: Tensor, slot_mapping: Tensor, stride: int, of
     _, heads, head_size = source.shape
     tokens, slots = live_tokens(slot_mapping, num_blocks * block_size)
     first = tokens * stride + offset
-    elements = first[:, None, None] + torch.arange(heads * head_size).reshape(heads, head_size)
+    elements = first[:, None, None] + torch.arange(heads * head_size, device=first.device).reshape(heads, head_size)
     bits(cache)[slots // block_size, slots % block_size] = _buffer(source)[elements]
 
 

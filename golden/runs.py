@@ -77,7 +77,7 @@ def write_run(cache: Tensor, first_row: int, run: Tensor) -> None:
     """Write run [n, D] to rows first_row, first_row + 1, ... of cache [NB, BS, 1, D]; rows past its end are skipped."""
     num_blocks, block_size = cache.shape[:2]
     count = max(0, min(len(run), num_blocks * block_size - first_row))
-    rows = first_row + torch.arange(count)
+    rows = first_row + torch.arange(count, device=cache.device)
     bits(cache)[rows // block_size, rows % block_size, 0] = bits(run)[:count]
 
 

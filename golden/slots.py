@@ -23,6 +23,5 @@ def live_tokens(slot_mapping: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
     tokens on one slot the last one stays (the operator's specification, section 3).
     """
     token_of_slot = {slot: token for token, slot in enumerate(slot_mapping.tolist()) if 0 <= slot < capacity}
-    tokens = torch.tensor(list(token_of_slot.values()), dtype=torch.int64)
-    slots = torch.tensor(list(token_of_slot), dtype=torch.int64)
-    return tokens, slots
+    tokens, slots = list(token_of_slot.values()), list(token_of_slot)
+    return slot_mapping.new_tensor(tokens, dtype=torch.int64), slot_mapping.new_tensor(slots, dtype=torch.int64)

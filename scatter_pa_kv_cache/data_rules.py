@@ -63,7 +63,7 @@ def check_data(args: Arguments, choice: Choice) -> None:
 
 def _flat(tensor: Tensor | None) -> Tensor:
     if tensor is None:
-        return torch.empty(0, dtype=torch.int64)
+        return torch.empty(0, dtype=torch.int64, device="cpu")
     return tensor.detach().to(device="cpu", dtype=torch.int64).flatten()
 
 
@@ -71,7 +71,7 @@ def read_index_data(args: Arguments, choice: Choice) -> IndexData:
     """The index tensors of an accepted call, on the host."""
     call = Call.of(args.spec)
     slots = _flat(args.slot_mapping)
-    none = torch.empty(0, dtype=torch.int64)
+    none = torch.empty(0, dtype=torch.int64, device="cpu")
     if choice.scenario.number in _PLAIN:
         return IndexData(call, slots, none, none, none, none, slots >= 0, none)
     seq_lens, windows = _flat(args.seq_lens), _flat(args.compress_lens)

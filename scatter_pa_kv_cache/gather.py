@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from .gather_plan import make_gather_plan
@@ -66,4 +67,5 @@ def gather_pa_kv_cache(
         return
     from . import gather_sim  # a host with an NPU never loads it
 
-    gather_sim.run(plan)
+    with torch.device("cpu"):  # whatever the program's default is
+        gather_sim.run(plan)

@@ -41,7 +41,7 @@ def mean_bounds(
         return None
     windows = plan.windows()
     offsets, firsts = plan.window_starts()
-    bounds = [torch.zeros(cover.shape) for cover in covers]
+    bounds = [torch.zeros(cover.shape, dtype=torch.float32) for cover in covers]
     for number, slot in zip(numbers.tolist(), slots.tolist(), strict=True):
         window, first = int(windows[number]), int(firsts[number])
         if not window:

@@ -75,9 +75,12 @@ def choose_run_mode(run_mode: str | None, tensor: torch.Tensor) -> str:
 def launch(plan: KernelPlan) -> None:
     """Run a plan in its run mode. The npu branch is written for real use and was never run by this project."""
     if plan.run_mode == "sim":
+        import torch
+
         from . import sim  # a host with an NPU never loads it
 
-        sim.run(plan)
+        with torch.device("cpu"):  # whatever the program's default is
+            sim.run(plan)
     else:
         _on_npu(plan.kernel)(*plan.tensors())
 

@@ -46,7 +46,7 @@ class Parcel:
 
         dtype = getattr(torch, self.dtype)
         if not self.data:
-            return torch.empty(self.shape, dtype=dtype)
+            return torch.empty(self.shape, dtype=dtype, device="cpu")
         return torch.frombuffer(bytearray(self.data), dtype=dtype).view(self.shape)
 
 
