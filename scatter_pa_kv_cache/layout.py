@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 
 import torch
 
+from .constants import constant
 from .errors import TilingError
 from .kernels.tiling import UNIFIED_BUFFER_BYTES
 
@@ -67,7 +67,7 @@ class RowLayout:
             rows = slots // self.block_size * self.block_rows + slots % self.block_size * self.slot_rows
         padding = slots < 0
         if self.groups > 1:
-            rows = rows[:, None] + constant(self.group_rows, slots.dtype, slots.device)
+            rows = rows[:, None] + constant(slots, self.group_rows, slots.dtype)
             padding = padding[:, None]
         return rows.masked_fill(padding, -1).view(1, -1)
 
@@ -98,12 +98,6 @@ class RowLayout:
             other.slot_rows,
             other.group_rows,
         )
-
-
-@lru_cache(maxsize=256)
-def constant(numbers: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Sent to the device once: sending waits."""
-    return torch.tensor(numbers, dtype=dtype, device=device)
 
 
 def row_layout(name: str, axes: str, cache: torch.Tensor, max_row_bytes: int = WIDEST_ROW_BYTES) -> RowLayout:

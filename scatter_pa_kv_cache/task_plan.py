@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch.nn.functional import pad
 
 from .arguments import Arguments
 from .carriers import carrier_dtype, token_rows
+from .constants import constant, kept
 from .data_rules import read_index_data
 from .errors import TilingError
 from .kernels.side import Side
 from .kernels.tiling import UNIFIED_BUFFER_BYTES, choose_tiling
-from .layout import RowLayout, constant, row_layout
+from .layout import RowLayout, row_layout
 from .plans import Items, KernelPlan, SideTemplate, Template, kernel_of
 from .rules import Choice
 
@@ -81,7 +81,7 @@ class TaskPlan(KernelPlan):
         parameters = dict(self.kernel.arguments)
         seq_lens, longest = _int32(arguments.seq_lens), arguments.key.shape[-3]
         if arguments.key.dim() == 4:
-            starts = constant(tuple(range(0, len(seq_lens) * longest, longest)), torch.int32, seq_lens.device)
+            starts = constant(seq_lens, tuple(range(0, len(seq_lens) * longest, longest)), torch.int32)
         else:
             starts = seq_lens.cumsum(0, dtype=torch.int32) - seq_lens
         within = slots.clamp(-1, _capacity(caches[0]))  # else 64 bits cut to 32 may name a slot
@@ -94,7 +94,7 @@ class TaskPlan(KernelPlan):
             scalars.append(scalars[1].view(-1, 1).to(getattr(torch, parameters["mean_dtype"])))
         dtype = getattr(torch, parameters["index_dtype"])
         rows = [
-            _slot_rows(side.layout, _capacity(cache), 1 << longest.bit_length(), dtype, cache.device)
+            _slot_rows(cache, side.layout, _capacity(cache), 1 << longest.bit_length(), dtype)
             for side, cache in zip(self.sides, caches, strict=True)
         ]
         return (*scalars, *[side.source for side in self.sides], *rows, *covers)
@@ -112,7 +112,7 @@ def _capacity(cache: torch.Tensor) -> int:
     return cache.shape[0] * cache.shape[1]
 
 
-@lru_cache(maxsize=16)
+@kept(maxsize=16)
 def _slot_rows(layout: RowLayout, capacity: int, beyond: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """The cache row of every slot and group, [G, capacity + beyond]: -1 past the cache, where a run stops.
 
