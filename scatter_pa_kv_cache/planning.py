@@ -46,10 +46,9 @@ def make_plan(
     options: cache_mode, scatter_mode, strides, offsets, key_dtype, value_dtype, soc. Raises ScatterPaKvCacheError as
     ``scatter_pa_kv_cache`` does.
     """
-    key, key_cache, slots, *others = tensors
-    shared = slots if isinstance(slots, RowIndex) else None
+    shared = tensors[2] if isinstance(tensors[2], RowIndex) else None
     if shared is not None:
-        tensors = (key, key_cache, shared.slot_mapping, *others)
+        tensors = (*tensors[:2], shared.slot_mapping, *tensors[3:])
     try:
         signature = _signature(tensors, options, run_mode)
         decision = _decisions.get(signature)

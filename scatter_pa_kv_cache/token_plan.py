@@ -31,10 +31,13 @@ class TokenPlan(KernelPlan):
     def tensors(self) -> tuple[torch.Tensor, ...]:
         if self._kept is not None:
             return self._kept
+        slots = self.arguments.slot_mapping
         if self.shared is not None:
             indexes = self.shared.indexes
+        elif self.views:  # the slots are the rows of each side
+            indexes = (slots.view(1, -1),) * len(self.sides)
         else:
-            indexes = indexes_of(self._layouts, self.arguments.slot_mapping)
+            indexes = indexes_of(self._layouts, slots)
         tensors = (*[side.view.of(side.given) for side in self.sides], *indexes, *self.covers)
         if self.views:
             self._kept = tensors
