@@ -30,9 +30,9 @@ format: $(READY)
 	$(BIN)/ruff format --no-cache .
 
 bench: $(READY)  ## all figures that need no NPU: tables, rows in benchmarks/results.csv, and two pictures
-	$(BIN)/python -m scatter_pa_kv_cache bench model --save
 	$(BIN)/python -m scatter_pa_kv_cache bench host --save
 	$(BIN)/python -m scatter_pa_kv_cache bench sim --save
+	$(BIN)/python -m scatter_pa_kv_cache bench model --save
 	$(BIN)/python -m scatter_pa_kv_cache bench plot
 
 pictures: $(READY)  ## the layout of each scenario, docs/layout_1.png to docs/layout_7.png
