@@ -5,6 +5,7 @@ All that depends on shapes alone is in a template, made once for calls of one si
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -88,7 +89,7 @@ class Items:
 
 
 @dataclass(eq=False)
-class KernelPlan(Plan):
+class KernelPlan(Plan, ABC):
     """A plan that launches ``kernel`` on ``sides``. tile: about how many tokens an iteration of its loop writes.
 
     covers: the :func:`pairs` of the caches. views: are the launch's tensors all views of the call's, so that every run
@@ -114,23 +115,23 @@ class KernelPlan(Plan):
     def caches(self) -> tuple[torch.Tensor, ...]:
         return tuple(side.cache for side in self.sides)
 
+    @abstractmethod
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """The kernel's tensors for the whole call, made on the tensors' device without waiting for it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def items(self) -> Items:
         """What the call writes. Reads the index tensors."""
-        raise NotImplementedError
 
+    @abstractmethod
     def part(
         self, numbers: torch.Tensor, slots: torch.Tensor, caches: tuple[torch.Tensor, ...]
     ) -> tuple[torch.Tensor, ...]:
         """The kernel's tensors for some items alone, at other ``slots`` of other ``caches`` of the same strides."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rows_named(self, part: Items, index: torch.Tensor) -> torch.Tensor:
         """The cache rows that a part of the call writes, read off one of its index tensors: [N] int64."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
