@@ -38,8 +38,8 @@ def _pairs(tensor: torch.Tensor) -> bool:
 class SourceView(NamedTuple):
     """How a source is read as rows of ``width`` elements, the first that a kernel takes standing at ``column``.
 
-    placed: size, strides and offset of a view of its memory that comes first, None for the source itself. packed: no
-    view can show these rows, so each launch packs them anew.
+    placed: size, strides and offset of these rows in its memory, None where the source itself is dense. packed: no view
+    can show the rows; placed is the source's own place, and each launch packs it anew.
     """
 
     placed: tuple[tuple[int, ...], tuple[int, ...], int] | None
@@ -51,7 +51,8 @@ class SourceView(NamedTuple):
         """The source as [N, width]: a view or, if ``packed``, a copy."""
         if self.placed is not None:
             source = source.as_strided(*self.placed)
-        if self.packed:
+            if not self.packed:
+                return source
             source = source.contiguous()
         return source.view(-1, self.width)
 
@@ -81,9 +82,5 @@ def group_rows(source: torch.Tensor, row: int) -> SourceView:
     """Rows of ``row`` elements, G for each token of a source [..., H, D]."""
     if source.is_contiguous():
         return SourceView(None, row)
-    return SourceView(place_of(source), row, packed=True)
-
-
-def place_of(source: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Size, strides and offset by which ``as_strided`` makes ``source`` of any view of its memory."""
-    return tuple(source.shape), tuple(source.stride()), int(source.storage_offset())
+    place = tuple(source.shape), tuple(source.stride()), int(source.storage_offset())
+    return SourceView(place, row, packed=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -149,10 +150,15 @@ class Template:
         """The plan of a call of this template's signature. Raises InvalidParameterError if ``shared`` does not fit."""
         if shared is not None:
             shared.of(tuple(side.layout for side in self.sides))
-        sides = tuple([side.bind(arguments) for side in self.sides])
-        covers = pairs([side.layout.cover(side.cache, side.layout.num_rows) for side in sides])
+        sides, covers = [], []
+        for template in self.sides:  # a loop, for this is part of every call
+            side = template.bind(arguments)
+            sides.append(side)
+            covers.append(side.layout.cover(side.cache, side.layout.num_rows))
         views = self.views[shared is not None]
-        return self.kind(arguments, run_mode, self.choice, self.kernel, self.tile, sides, covers, views, shared)
+        return self.kind(
+            arguments, run_mode, self.choice, self.kernel, self.tile, tuple(sides), pairs(covers), views, shared
+        )
 
 
 def pairs(covers: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -163,4 +169,10 @@ def pairs(covers: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 def kernel_of(module: str, sides: tuple[SideTemplate, ...], parameters: dict[str, object]) -> Kernel:
     """The kernel of that name, which is its golden's too, for these sides."""
     named = {f"{side.name}_side": side.side for side in sides}
-    return Kernel(f"{__package__}.kernels.{module}:{module}_kernel", tuple((named | parameters).items()))
+    return _first_equal(Kernel(f"{__package__}.kernels.{module}:{module}_kernel", tuple((named | parameters).items())))
+
+
+@cache
+def _first_equal(kernel: Kernel) -> Kernel:
+    """One object for all that are equal: a launch looks it up, and need not compare."""
+    return kernel

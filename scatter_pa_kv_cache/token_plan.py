@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from .arguments import Arguments
-from .carriers import carrier_dtype, group_rows, place_of, token_rows
+from .carriers import carrier_dtype, group_rows, token_rows
 from .errors import TilingError
 from .golden.slots import bits
 from .indexing import cache_axes, index_dtype, indexes_of
@@ -130,7 +130,8 @@ def _source(arguments: Arguments, choice: Choice, number: int) -> torch.Tensor:
 def _side(name: str, source: torch.Tensor, layout: RowLayout, parts: int, nct: bool) -> SideTemplate:
     view = token_rows(source) if layout.groups == 1 else group_rows(source, layout.row)
     if nct and view.placed is None:  # contiguous, and yet it need not begin where the argument does
-        view = view._replace(placed=place_of(source))
+        rows = (source.numel() // view.width, view.width), (view.width, 1)
+        view = view._replace(placed=(*rows, int(source.storage_offset())))
     dtype = str(source.dtype).removeprefix("torch.")
     side = Side(dtype, layout.row, layout.groups // parts, view.width, view.column)
     return SideTemplate(name, source.dtype, view, layout, side)
