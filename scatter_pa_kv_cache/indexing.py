@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -14,7 +14,7 @@ from .layout import RowLayout, row_layout
 INT32_ROWS = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class RowIndex:
     """What :func:`row_index` makes: hand it in as ``slot_mapping``.
 
@@ -24,15 +24,18 @@ class RowIndex:
     slot_mapping: torch.Tensor
     layouts: tuple[RowLayout, ...]
     indexes: tuple[torch.Tensor, ...]
+    _fitting: tuple[RowLayout, ...] | None = field(default=None, init=False, repr=False)
 
-    def of(self, layouts: tuple[RowLayout, ...]) -> tuple[torch.Tensor, ...]:
-        """The index of each layout. Raises InvalidParameterError where this one was made for other caches."""
+    def check_fits(self, layouts: tuple[RowLayout, ...]) -> None:
+        """Raises InvalidParameterError where this was made for caches of other layouts."""
+        if layouts is self._fitting:  # one object for all layers of a model
+            return
         if len(layouts) != len(self.layouts) or not all(map(RowLayout.same_rows, layouts, self.layouts)):
             raise InvalidParameterError(
                 "slot_mapping is a RowIndex that was made for caches of another layout; it must be made for caches of "
                 "the same block size, groups and strides as key_cache and value_cache"
             )
-        return self.indexes
+        self._fitting = layouts
 
 
 def row_index(

@@ -6,7 +6,7 @@ All that depends on shapes alone is in a template, made once for calls of one si
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar, NamedTuple
 
@@ -137,7 +137,10 @@ class KernelPlan(Plan, ABC):
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A plan without its tensors. views: as in KernelPlan, with the slots or with a shared row index."""
+    """A plan without its tensors. views: as in KernelPlan, with the slots or with a shared row index.
+
+    layouts: of the sides.
+    """
 
     kind: type[KernelPlan]
     choice: Choice
@@ -145,11 +148,15 @@ class Template:
     tile: int
     sides: tuple[SideTemplate, ...]
     views: tuple[bool, bool] = (False, False)
+    layouts: tuple[RowLayout, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layouts", tuple(side.layout for side in self.sides))
 
     def bind(self, arguments: Arguments, run_mode: str, shared: RowIndex | None) -> KernelPlan:
         """The plan of a call of this template's signature. Raises InvalidParameterError if ``shared`` does not fit."""
         if shared is not None:
-            shared.of(tuple(side.layout for side in self.sides))
+            shared.check_fits(self.layouts)
         sides, covers = [], []
         for template in self.sides:  # a loop, for this is part of every call
             side = template.bind(arguments)

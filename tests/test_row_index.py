@@ -6,7 +6,7 @@ import _checkout  # noqa: F401
 import pytest
 import torch
 
-from scatter_pa_kv_cache import InvalidParameterError, row_index, scatter_pa_kv_cache
+from scatter_pa_kv_cache import InvalidParameterError, plan, row_index, scatter_pa_kv_cache
 
 
 def layer(seed: int) -> dict[str, torch.Tensor]:
@@ -38,6 +38,17 @@ def test_an_index_of_another_layout_is_refused() -> None:
     ):
         scatter_pa_kv_cache(slot_mapping=shared, scatter_mode="NHSD", **call)
     assert torch.equal(call["key_cache"], before)
+
+
+def test_an_index_that_fitted_once_is_still_refused_elsewhere() -> None:
+    slots = torch.tensor([6, -1, 1], dtype=torch.int32)
+    fitting, other = layer(0), layer(1)
+    other["key_cache"] = torch.zeros(2, 2, 4, 2, 16).half()[:, :, :, 1]
+    shared = row_index(slots, fitting["key_cache"], fitting["value_cache"], scatter_mode="NHSD")
+    for _ in range(2):
+        plan(slot_mapping=shared, scatter_mode="NHSD", **fitting)
+        with pytest.raises(InvalidParameterError, match="made for caches of another layout"):
+            plan(slot_mapping=shared, scatter_mode="NHSD", **other)
 
 
 def test_a_task_takes_no_row_index() -> None:
