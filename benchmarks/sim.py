@@ -48,7 +48,7 @@ class Case:
 CONFIG1 = Case(2633, 21)
 CASES = (
     *(Case(1, 21), Case(256, 21), CONFIG1),
-    *(Case(2633, 1024), Case(2633, 21, 16), Case(2633, 21, 184)),
+    *(Case(2633, 1024), Case(2633, 21, 16), Case(2633, 21, 184), Case(16384, 128)),
 )
 
 
