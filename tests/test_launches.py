@@ -12,6 +12,7 @@ from sim_cases import Case, memory, task_calls, token_calls, twin
 from test_gather_random import calls as gathers
 from test_properties import examples
 
+from scatter_pa_kv_cache import row_index
 from scatter_pa_kv_cache.api import plan
 from scatter_pa_kv_cache.gather_plan import make_gather_plan
 from scatter_pa_kv_cache.gather_rules import normalise
@@ -23,10 +24,14 @@ from scatter_pa_kv_cache.reference import run_golden
 CALLS = [60, pytest.param(600, marks=pytest.mark.slow)]
 
 
-def check(case: Case) -> None:
+def check(case: Case, shared: bool = False) -> None:
     expected = twin(case)
     run_golden(expected)
-    planned = plan(**case)
+    slots = case["slot_mapping"]
+    if shared:
+        modes = {name: case[name] for name in ("cache_mode", "scatter_mode") if name in case}
+        slots = row_index(slots, case["key_cache"], case.get("value_cache"), **modes)
+    planned = plan(**(case | {"slot_mapping": slots}))
     assert isinstance(planned, KernelPlan)
     emulate(planned)
     for name in {"key_cache", "value_cache"} & case.keys():
@@ -69,12 +74,13 @@ def test_a_task_outside_the_cache_is_skipped(base, slot: int) -> None:
 
 
 @pytest.mark.parametrize("number", CALLS)
+@pytest.mark.parametrize("shared", [False, True], ids=["slots", "row index"])
 @pytest.mark.parametrize("kind", ["norm", "nct", "pa_nz", "nhsd", "key_only"])
-def test_token_launches(kind: str, number: int) -> None:
+def test_token_launches(kind: str, shared: bool, number: int) -> None:
     @examples(number)
     @given(token_calls(kind))
     def run(case: Case) -> None:
-        check(case)
+        check(case, shared)
 
     run()
 
