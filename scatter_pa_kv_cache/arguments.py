@@ -168,13 +168,18 @@ def check_soc(soc: str | None) -> None:
 
 
 def check_tensors(names: Sequence[str], tensors: Sequence[Tensor | None]) -> None:
-    """Raises InvalidParameterError for what is no tensor, and for tensors on different devices."""
+    """Raises InvalidParameterError for what is no tensor, or has no memory of its own values, and for two devices."""
     first, device = "", None
     for name, tensor in zip(names, tensors, strict=True):
         if tensor is None:
             continue
         if not isinstance(tensor, Tensor):
             raise InvalidParameterError(f"{name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            what = "nested" if tensor.is_nested else f"of layout {tensor.layout}"
+            raise InvalidParameterError(f"{name} is {what}; it must be a dense tensor, of layout torch.strided")
+        if tensor.is_neg():
+            raise InvalidParameterError(f"{name} is a view that negates; it must be resolved, by resolve_neg()")
         if device is None:
             first, device = name, tensor.device
         elif tensor.device != device:

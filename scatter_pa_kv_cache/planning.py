@@ -52,7 +52,7 @@ def make_plan(
     try:
         signature = _signature(tensors, options, run_mode)
         decision = _decisions.get(signature)
-    except (AttributeError, TypeError):  # not well formed: the rules say why
+    except (AttributeError, TypeError, RuntimeError):  # not well formed: the rules say why
         signature = decision = None
     if decision is None:
         decision = _decide(tensors, options, run_mode)
@@ -114,7 +114,7 @@ def template(arguments: Arguments, choice: Choice) -> Template:
 def _signature(tensors: tuple[Any, ...], options: tuple[Any, ...], run_mode: str | None) -> tuple[Any, ...] | None:
     """All of a call that decides on its plan, but not its data. None for numbers that only equal what they should be.
 
-    Raises AttributeError or TypeError for a call that is not even well formed.
+    Raises AttributeError, TypeError or RuntimeError for a call that is not even well formed.
     """
     cache_mode, scatter_mode, strides, offsets, *others = options
     if set(map(type, (*strides, *offsets))) != {int}:
@@ -124,7 +124,14 @@ def _signature(tensors: tuple[Any, ...], options: tuple[Any, ...], run_mode: str
         if tensor is None:
             signature.append(None)
             continue
-        signature += tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.storage_offset()
+        signature += (
+            tensor.shape,
+            tensor.stride(),
+            tensor.dtype,
+            tensor.device,
+            tensor.storage_offset(),
+            tensor.is_neg(),
+        )
         if scatter_mode == "Nct" or not tensor.is_contiguous():
             signature.append(tensor.untyped_storage().nbytes())
     return tuple(signature)
