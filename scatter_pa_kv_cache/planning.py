@@ -27,7 +27,6 @@ class Decision:
 
     spec: CallSpec
     run_mode: str
-    choice: Choice | None
     template: Template | None
 
 
@@ -63,14 +62,14 @@ def make_plan(
     arguments = Arguments(*tensors, decision.spec)  # type: ignore[arg-type, call-arg]  # an accepted call
     if decision.template is None:
         return Plan(arguments, decision.run_mode)
-    if shared is not None and decision.choice is not None and decision.choice.scenario.number in COMPRESSED:
+    choice = decision.template.choice
+    if shared is not None and choice.scenario.number in COMPRESSED:
         raise InvalidParameterError(
-            f"slot_mapping is a RowIndex; scenario {decision.choice.scenario.number} names a slot for each task, so it "
-            "must be a tensor"
+            f"slot_mapping is a RowIndex; scenario {choice.scenario.number} names a slot for each task, so it must be "
+            "a tensor"
         )
     if decision.run_mode == "sim" if check_data is None else check_data:
-        assert decision.choice is not None
-        check_index_data(arguments, decision.choice)
+        check_index_data(arguments, choice)
     return decision.template.bind(arguments, decision.run_mode, shared)
 
 
@@ -96,7 +95,7 @@ def _decide(tensors: tuple[Tensor | None, ...], options: tuple[Any, ...], run_mo
     )
     choice = choose(arguments.spec)
     mode = choose_run_mode(run_mode, arguments.key)
-    return Decision(arguments.spec, mode, choice, None if choice is None else template(arguments, choice))
+    return Decision(arguments.spec, mode, None if choice is None else template(arguments, choice))
 
 
 def template(arguments: Arguments, choice: Choice) -> Template:

@@ -12,6 +12,7 @@ from .carriers import carrier_dtype, token_rows
 from .constants import constant, kept
 from .data_rules import read_index_data
 from .errors import TilingError
+from .indexing import index_dtype
 from .kernels.side import Side
 from .kernels.tiling import UNIFIED_BUFFER_BYTES, choose_tiling
 from .layout import RowLayout, row_layout
@@ -132,21 +133,21 @@ def task_template(arguments: Arguments, choice: Choice) -> Template:
         )
     averaged = choice.scatter_mode == "Rope"
     sides = tuple(_side(arguments, name, averaged) for name in _NAMES)
-    index_dtype = "int64" if any(side.layout.num_rows > 2**31 - 1 for side in sides) else "int32"
+    dtype = index_dtype([side.layout for side in sides], torch.int32)
     row_bytes = max(side.side.row * side.carrier.itemsize for side in sides)
     tiling = choose_tiling(
         num_tokens=arguments.key.shape[:-1].numel(),  # rows: a task is a head
         row_bytes=row_bytes + (4 * sides[0].side.row if averaged else 0),
-        index_bytes=8 if index_dtype == "int64" else 4,
+        index_bytes=dtype.itemsize,
         least=_WINDOW if averaged else 1,
     )
     parameters: dict[str, object] = {"heads": arguments.key.shape[-2]}
     if choice.module == "compress_4d":
         parameters["scatter_mode"] = choice.scatter_mode
-    parameters["index_dtype"] = index_dtype
+    parameters["index_dtype"] = str(dtype).removeprefix("torch.")
     if choice.module in ("compress_4d", "rope"):
-        dtype = arguments.key_dtype
-        parameters["mean_dtype"] = dtype if dtype in _INTEGERS_OF_32_BITS else "float32"
+        key_dtype = arguments.key_dtype
+        parameters["mean_dtype"] = key_dtype if key_dtype in _INTEGERS_OF_32_BITS else "float32"
     kernel = kernel_of(choice.module, sides, parameters | {"tile": tiling.tokens, "nbuffer": tiling.nbuffer})
     return Template(TaskPlan, choice, kernel, tiling.tokens, sides)
 

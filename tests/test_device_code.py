@@ -4,15 +4,11 @@ Two faults of a device show in no check on a CPU: an index of more than one row 
 vector operations compute is not waited for. Here both are read off the source.
 """
 
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
-import _checkout
+import _checkout  # noqa: F401
 import pytest
+from emitted import emitted
 
 # kernel -> scatters in all its sources: one for each cache and path of the control flow that writes
 SCATTERS = {
@@ -38,14 +34,7 @@ SCATTERS = {
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    folder = tmp_path_factory.mktemp("device_code")
-    script = Path(__file__).with_name("device_code.py")
-    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PYTHONPATH": str(_checkout.ROOT)}
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return json.loads((folder / "sources.json").read_text())
+    return emitted("device_code.py", tmp_path_factory.mktemp("device_code"))
 
 
 @pytest.mark.parametrize("kernel", SCATTERS)

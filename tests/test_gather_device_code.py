@@ -1,27 +1,15 @@
 """The AICore source that PyPTO emits for the gather kernel: tiles are loaded from a cache and stored, and no more."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import _checkout
+import _checkout  # noqa: F401
 import pytest
+from emitted import emitted
 
 pytest.importorskip("pypto")
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    folder = tmp_path_factory.mktemp("gather_device_code")
-    script = Path(__file__).with_name("gather_device_code.py")
-    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PYTHONPATH": str(_checkout.ROOT)}
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return json.loads((folder / "sources.json").read_text())
+    return emitted("gather_device_code.py", tmp_path_factory.mktemp("gather_device_code"))
 
 
 @pytest.mark.parametrize(
